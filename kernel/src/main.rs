@@ -81,6 +81,7 @@ fn initialize() -> Result<(), error::Errno> {
     memory::reclaim::register(net::collector::collect);
     sched::spawn(sched::Priority::KERNEL, net::collector::run())?;
     sched::spawn(sched::Priority::BACKGROUND, fs::tree::deferred_contents::run())?;
+    sched::spawn(sched::Priority::BACKGROUND, fs::tree::deferred_trees::run())?;
     sched::spawn(sched::Priority::BACKGROUND, fs::epoll::remains::run())?;
     sched::spawn(sched::Priority::BACKGROUND, wait::relay::relay_rest())?;
     memory::reclaim::register(fs::epoll::remains::drain);

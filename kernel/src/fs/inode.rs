@@ -425,6 +425,12 @@ pub trait Inode: Any + Send + Sync {
         None
     }
 
+    /// For the file of a namespace, which can be mounted though it is in no tree: the number of the mount namespace
+    /// that it is, or a higher one than any has.
+    fn namespace_order(&self) -> Option<u64> {
+        None
+    }
+
     /// Opens the object behind the node.
     ///
     /// # Errors

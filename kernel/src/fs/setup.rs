@@ -6,13 +6,24 @@ use crate::error::{Errno, TryError};
 use crate::fs::inode::{Contents, Creation, FileType, Opening, device_number};
 use crate::fs::lookup::{LookupFlags, Walker};
 use crate::fs::tree::Tree;
-use crate::fs::{IoBuffer, Mount, OpenFile, Path, StatusFlags, devices, memory_devices, mount};
+use crate::fs::{Dentry, IoBuffer, Mount, OpenFile, Path, StatusFlags, devices, memory_devices, mount};
 use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::sched::Budget;
 
 /// The file system of files that are in no directory: pipes and `memfd`s.
 static ANONYMOUS: spin::Once<(Arc<Mount>, Arc<Tree>)> = spin::Once::new();
+
+/// The file system of the files of namespaces, which are in no directory either.
+static NAMESPACES: spin::Once<Arc<Mount>> = spin::Once::new();
+
+/// The mount of namespaces' files.
+///
+/// # Errors
+/// `ENODEV`: files have not been initialized.
+pub fn namespaces() -> Result<&'static Arc<Mount>, Errno> {
+    NAMESPACES.get().ok_or(Errno::ENODEV)
+}
 
 /// The mount and tree of what is in no directory.
 ///
@@ -35,8 +46,11 @@ pub fn initialize(image: Option<&'static [u8]>, proc: &Arc<Mount>, sys: &Arc<Mou
     mount::set_root(&Tree::mount("rootfs", b"rootfs", 0o755, 0, 0)?, &root)?;
     let tree = Tree::new(0)?;
     let top = tree.node(&Contents::Directory, 0o700, 0, 0)?;
-    let hidden = Mount::new(crate::fs::Dentry::new(top, None, b"")?, "pipefs", b"pipefs", 0)?;
+    let top = Dentry::new(top, None, b"")?;
+    let hidden = Mount::new(top.clone(), "pipefs", b"pipefs", 0)?;
     ANONYMOUS.call_once(|| (hidden, tree));
+    let hidden = Mount::new(top, "nsfs", b"nsfs", 0)?;
+    NAMESPACES.call_once(|| hidden);
     for (path, permissions) in [
         (&b"/dev"[..], 0o755),
         (b"/proc", 0o555),

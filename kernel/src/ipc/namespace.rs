@@ -20,9 +20,10 @@ use crate::ipc::mqueue::QueueFileSystem;
 use crate::ipc::semaphore::Semaphores;
 use crate::ipc::shared_memory::SharedSegment;
 use crate::memory::fallible;
-use crate::process::Thread;
+use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
 use crate::process::namespaces::{IpcSpace, Namespaces};
-use crate::process::user_namespace::{CountedNamespace, NamespaceKind, Users};
+use crate::process::user_namespace::Users;
+use crate::process::{Credentials, Thread};
 use crate::sched::Budget;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue};
@@ -56,8 +57,8 @@ pub struct IpcNamespace {
 
 impl IpcNamespace {
     /// One without objects.
-    fn new(number: u64, owner: &Users) -> Result<Arc<Self>, Errno> {
-        let counted = CountedNamespace::new(owner, NamespaceKind::Ipc)?;
+    fn new(number: u64, maker: &Credentials) -> Result<Arc<Self>, Errno> {
+        let counted = CountedNamespace::new(maker, NamespaceKind::Ipc)?;
         let message_counts = fallible::try_arc(MessageCounts::default())?;
         fallible::try_arc(Self {
             number,
@@ -100,8 +101,8 @@ impl IpcSpace for IpcNamespace {
         self.counted.owner()
     }
 
-    fn another(&self, owner: &Users) -> Result<Arc<dyn IpcSpace>, Errno> {
-        Ok(Self::new(next_namespace_number(), owner)?)
+    fn another(&self, maker: &Credentials) -> Result<Arc<dyn IpcSpace>, Errno> {
+        Ok(Self::new(next_namespace_number(), maker)?)
     }
 }
 
@@ -130,7 +131,7 @@ impl Drop for IpcNamespace {
 /// # Errors
 /// `ENOMEM`.
 pub fn initialize() -> Result<(), Errno> {
-    Namespaces::set_first_ipc(IpcNamespace::new(FIRST_NUMBER, &None)?);
+    Namespaces::set_first_ipc(IpcNamespace::new(FIRST_NUMBER, &Credentials::ROOT)?);
     Ok(())
 }
 

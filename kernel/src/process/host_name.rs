@@ -2,7 +2,9 @@
 
 use crate::error::Errno;
 use crate::fs::mount::next_namespace_number;
-use crate::process::user_namespace::{CountedNamespace, NamespaceKind, Users};
+use crate::process::Credentials;
+use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
+use crate::process::user_namespace::Users;
 use crate::sync::SpinLock;
 
 /// Bytes of the name with at least one zero behind it: those of each string of `struct utsname`.
@@ -34,26 +36,26 @@ impl UtsNamespace {
     /// The namespace of the first program.
     ///
     /// # Errors
-    /// `ENOSPC`, not in fact.
+    /// `ENOMEM`.
     pub fn first() -> Result<Self, Errno> {
-        let counted = CountedNamespace::new(&None, NamespaceKind::Names)?;
+        let counted = CountedNamespace::new(&Credentials::ROOT, NamespaceKind::Names)?;
         let names = SpinLock::new([initial(b"heddle"), initial(b"(none)")]);
         Ok(Self { number: Self::FIRST_NUMBER, counted, names })
     }
 
-    /// A copy with names of its own, owned by a user namespace.
+    /// A copy with names of its own, made with these credentials.
     ///
     /// # Errors
-    /// `ENOSPC`: there are as many as there may be.
-    pub fn duplicate(&self, owner: &Users) -> Result<Self, Errno> {
-        let counted = CountedNamespace::new(owner, NamespaceKind::Names)?;
+    /// `ENOSPC` (there are as many as there may be), `ENOMEM`.
+    pub fn duplicate(&self, maker: &Credentials) -> Result<Self, Errno> {
+        let counted = CountedNamespace::new(maker, NamespaceKind::Names)?;
         let names = *self.names.lock();
         Ok(Self { number: next_namespace_number(), counted, names: SpinLock::new(names) })
     }
 
     /// The user namespace that owns it.
     #[must_use]
-    pub const fn owner(&self) -> &Users {
+    pub fn owner(&self) -> &Users {
         self.counted.owner()
     }
 

@@ -27,6 +27,7 @@ pub mod keys;
 mod limits;
 pub mod load;
 pub mod logged_call;
+pub mod namespace_counts;
 pub mod namespaces;
 pub mod oom;
 pub mod pidfd;

@@ -1,4 +1,4 @@
-//! The namespaces of a thread, namespaces(7): mounts, names of the machine, objects of IPC.
+//! The namespaces of a thread, namespaces(7): mounts, names of the machine, objects of IPC, control groups.
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -7,9 +7,11 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::Directories;
-use crate::fs::mount::{self, MountNamespace};
+use crate::fs::mount::{self, MountNamespace, next_namespace_number};
 use crate::memory::fallible;
+use crate::process::Credentials;
 use crate::process::host_name::UtsNamespace;
+use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
 use crate::process::user_namespace::Users;
 
 /// An IPC namespace, whose objects are known further up.
@@ -20,11 +22,36 @@ pub trait IpcSpace: Any + Send + Sync {
     /// The user namespace that owns it.
     fn owner(&self) -> &Users;
 
-    /// A new one without objects.
+    /// A new one without objects, made with these credentials.
     ///
     /// # Errors
     /// `ENOMEM`, `ENOSPC`.
-    fn another(&self, owner: &Users) -> Result<Arc<dyn IpcSpace>, Errno>;
+    fn another(&self, maker: &Credentials) -> Result<Arc<dyn IpcSpace>, Errno>;
+}
+
+/// A cgroup namespace, cgroup_namespaces(7). There is one control group, which is the root of each of them, so they
+/// have nothing but numbers and owners.
+pub struct CgroupNamespace {
+    /// Its number, as `/proc/PID/ns/cgroup` shows it.
+    pub number: u64,
+    counted: CountedNamespace,
+}
+
+impl CgroupNamespace {
+    /// The number of the first one, which is the same on every Linux.
+    const FIRST_NUMBER: u64 = 0xefff_fffb;
+
+    /// A namespace made with these credentials.
+    fn new(number: u64, maker: &Credentials) -> Result<Arc<Self>, Errno> {
+        let counted = CountedNamespace::new(maker, NamespaceKind::Groups)?;
+        fallible::try_arc(Self { number, counted })
+    }
+
+    /// The user namespace that owns it.
+    #[must_use]
+    pub fn owner(&self) -> &Users {
+        self.counted.owner()
+    }
 }
 
 /// The namespaces of a thread; threads share a set of them until one of them leaves a part.
@@ -36,6 +63,8 @@ pub struct Namespaces {
     pub names: Arc<UtsNamespace>,
     /// Objects of System V's IPC, POSIX message queues.
     pub ipc: Arc<dyn IpcSpace>,
+    /// Control groups.
+    pub groups: Arc<CgroupNamespace>,
 }
 
 static FIRST_IPC: spin::Once<Arc<dyn IpcSpace>> = spin::Once::new();
@@ -43,7 +72,8 @@ static INITIAL: spin::Once<Arc<Namespaces>> = spin::Once::new();
 
 impl Namespaces {
     /// The flags of clone(2) for the kinds that there are.
-    pub const KINDS: u32 = linux::CLONE_NEWNS | linux::CLONE_NEWUTS | linux::CLONE_NEWIPC;
+    pub const KINDS: u32 =
+        linux::CLONE_NEWNS | linux::CLONE_NEWUTS | linux::CLONE_NEWIPC | linux::CLONE_NEWCGROUP;
     /// The flags that setns(2) and unshare(2) take, with that of user namespaces, which credentials carry.
     pub const KINDS_AND_USERS: u32 = Self::KINDS | linux::CLONE_NEWUSER;
 
@@ -60,25 +90,37 @@ impl Namespaces {
         INITIAL.try_call_once(|| {
             let mounts = mount::initial()?.clone();
             let ipc = FIRST_IPC.get().ok_or(Errno::ENODEV)?.clone();
-            fallible::try_arc(Self { mounts, names: fallible::try_arc(UtsNamespace::first()?)?, ipc })
+            let names = fallible::try_arc(UtsNamespace::first()?)?;
+            let groups = CgroupNamespace::new(CgroupNamespace::FIRST_NUMBER, &Credentials::ROOT)?;
+            fallible::try_arc(Self { mounts, names, ipc, groups })
         })
     }
 
-    /// These with new ones, owned by a user namespace, in the place of those whose flags are given. `directories` move
-    /// into the copied mounts.
+    /// These with new ones, made with these credentials, in the place of those whose flags are given. `directories`
+    /// move into the copied mounts.
     ///
     /// # Errors
     /// `ENOMEM`, `ENOSPC`.
-    pub fn copied(&self, kinds: u32, owner: &Users, directories: &Directories) -> Result<Arc<Self>, Errno> {
+    pub fn copied(
+        &self,
+        kinds: u32,
+        maker: &Credentials,
+        directories: &Directories,
+    ) -> Result<Arc<Self>, Errno> {
         let has = |flag| kinds & flag != 0;
-        let ipc = if has(linux::CLONE_NEWIPC) { self.ipc.another(owner)? } else { self.ipc.clone() };
+        let ipc = if has(linux::CLONE_NEWIPC) { self.ipc.another(maker)? } else { self.ipc.clone() };
         let names = if has(linux::CLONE_NEWUTS) {
-            fallible::try_arc(self.names.duplicate(owner)?)?
+            fallible::try_arc(self.names.duplicate(maker)?)?
         } else {
             self.names.clone()
         };
+        let groups = if has(linux::CLONE_NEWCGROUP) {
+            CgroupNamespace::new(next_namespace_number(), maker)?
+        } else {
+            self.groups.clone()
+        };
         let mounts =
-            if has(linux::CLONE_NEWNS) { self.mounts.copy(owner, directories)? } else { self.mounts.clone() };
-        fallible::try_arc(Self { mounts, names, ipc })
+            if has(linux::CLONE_NEWNS) { self.mounts.copy(maker, directories)? } else { self.mounts.clone() };
+        fallible::try_arc(Self { mounts, names, ipc, groups })
     }
 }

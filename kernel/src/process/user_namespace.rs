@@ -7,7 +7,7 @@
 
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_kernel_core::id_map::{Extent, IdMap, IdMapError, NO_ID, OVERFLOW_ID};
 use linux_raw_sys::general as linux;
@@ -15,6 +15,7 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::mount::next_namespace_number;
 use crate::memory::fallible;
+use crate::process::namespace_counts::{CountedNamespace, NamespaceKind, NamespaceLimits, NamespaceMaker};
 use crate::process::{Capabilities, Credentials, SecureBits};
 use crate::sync::SpinLock;
 
@@ -63,9 +64,9 @@ pub struct UserNamespace {
     maps: [spin::Once<IdMap>; 3],
     /// Whether setgroups(2) is allowed once there is a map of groups. The lock is held while a map is written.
     may_set_groups: SpinLock<bool>,
-    /// How many namespaces there are in it, and how many there may be.
-    counts: Counts,
-    _counted: CountedNamespace,
+    /// How many namespaces each of its users may have.
+    pub(super) limits: NamespaceLimits,
+    counted: CountedNamespace,
 }
 
 impl fmt::Debug for UserNamespace {
@@ -151,7 +152,7 @@ impl UserNamespace {
         if level > LEVEL_MAX + 1 {
             return Err(Errno::ENOSPC);
         }
-        let counted = CountedNamespace::new(&parent, NamespaceKind::User)?;
+        let counted = CountedNamespace::new(creator, NamespaceKind::User)?;
         let is_known = upper(&parent, IdKind::User, creator.euid).is_some()
             && upper(&parent, IdKind::Group, creator.egid).is_some();
         if !is_rooted || !is_known {
@@ -167,9 +168,14 @@ impl UserNamespace {
             could_set_file_capabilities: creator.has_capability(linux::CAP_SETFCAP),
             maps: [const { spin::Once::new() }; 3],
             may_set_groups: SpinLock::new(may_set_groups),
-            counts: Counts::new(i32::MAX as u32),
-            _counted: counted,
+            limits: NamespaceLimits::new(i32::MAX as u32),
+            counted,
         })
+    }
+
+    /// The user who made it, as its namespaces count.
+    pub(super) const fn maker(&self) -> &Arc<NamespaceMaker> {
+        self.counted.maker()
     }
 
     /// Whether its programs may call setgroups(2).
@@ -204,17 +210,21 @@ impl UserNamespace {
         self.maps[kind as usize].get().map_or(&[], IdMap::extents)
     }
 
-    /// Writes a map for whoever opened the file.
+    /// Writes a map, as far as both may who opened the file and who writes to it.
     ///
     /// # Errors
     /// `EPERM` (there is one, or they may not), `EINVAL` (it is none), `ENOMEM`.
-    pub fn write_map(self: &Arc<Self>, kind: IdKind, text: &[u8], opener: &Credentials) -> Result<(), Errno> {
+    pub fn write_map(
+        self: &Arc<Self>,
+        kind: IdKind,
+        text: &[u8],
+        opener: &Credentials,
+        writer: &Credentials,
+    ) -> Result<(), Errno> {
         let own = Some(self.clone());
         if !is_same(&opener.users, &own) && !is_same(&opener.users, &self.parent) {
             return Err(Errno::EPERM);
         }
-        let map = IdMap::parse(text);
-        let may_set_groups = self.may_set_groups.lock();
         let place = &self.maps[kind as usize];
         let is_free = kind == IdKind::Project;
         if place.is_completed() || !is_free && !opener.is_capable_in(&own, linux::CAP_SYS_ADMIN) {
@@ -225,8 +235,10 @@ impl UserNamespace {
             IdMapError::Unmapped => Errno::EPERM,
             IdMapError::OutOfMemory => Errno::ENOMEM,
         };
-        let map = map.map_err(errno)?;
-        if !self.may_write(kind, &map, opener, *may_set_groups) {
+        let map = IdMap::parse(text).map_err(errno)?;
+        let may_set_groups = self.may_set_groups.lock();
+        // Somebody else may have written it meanwhile.
+        if place.is_completed() || !self.may_write(kind, &map, (opener, writer), *may_set_groups) {
             return Err(Errno::EPERM);
         }
         let map = map.lowered(|id, count| lower_range(&self.parent, kind, id, count)).map_err(errno)?;
@@ -239,7 +251,7 @@ impl UserNamespace {
         self: &Arc<Self>,
         kind: IdKind,
         map: &IdMap,
-        opener: &Credentials,
+        (opener, writer): (&Credentials, &Credentials),
         may_set_groups: bool,
     ) -> bool {
         let has_root = map.extents().iter().any(|extent| extent.lower == 0);
@@ -270,7 +282,7 @@ impl UserNamespace {
             IdKind::Group => linux::CAP_SETGID,
             IdKind::Project => return true,
         };
-        opener.is_capable_in(&self.parent, capability)
+        [opener, writer].iter().all(|who| who.is_capable_in(&self.parent, capability))
     }
 }
 
@@ -383,98 +395,5 @@ impl Credentials {
             next = &inner.parent;
         }
         false
-    }
-}
-
-/// The kinds of namespaces that are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are those of namespaces(7)")]
-pub enum NamespaceKind {
-    User,
-    Mounts,
-    Names,
-    Ipc,
-}
-
-/// How many namespaces of each kind there are in a user namespace and below it, and how many there may be.
-struct Counts {
-    used: [AtomicU32; 4],
-    max: [AtomicU32; 4],
-}
-
-impl Counts {
-    fn new(max: u32) -> Self {
-        let max = || AtomicU32::new(max);
-        Self { used: [const { AtomicU32::new(0) }; 4], max: [max(), max(), max(), max()] }
-    }
-
-    fn of(users: &Users) -> &Self {
-        users.as_ref().map_or(&FIRST_COUNTS, |users| &users.counts)
-    }
-}
-
-static FIRST_COUNTS: Counts =
-    Counts { used: [const { AtomicU32::new(0) }; 4], max: [const { AtomicU32::new(32_768) }; 4] };
-
-/// The most namespaces of a kind in a user namespace: `/proc/sys/user/max_*_namespaces`.
-#[must_use]
-pub fn namespaces_max(users: &Users, kind: NamespaceKind) -> u32 {
-    Counts::of(users).max[kind as usize].load(Ordering::Relaxed)
-}
-
-/// Changes that.
-pub fn set_namespaces_max(users: &Users, kind: NamespaceKind, max: u32) {
-    Counts::of(users).max[kind as usize].store(max, Ordering::Relaxed);
-}
-
-/// A namespace, as it counts in the user namespace that owns it and in those above.
-pub struct CountedNamespace {
-    users: Users,
-    kind: NamespaceKind,
-}
-
-impl CountedNamespace {
-    /// One more.
-    ///
-    /// # Errors
-    /// `ENOSPC`: there are as many as there may be.
-    pub fn new(users: &Users, kind: NamespaceKind) -> Result<Self, Errno> {
-        let mut next = users;
-        loop {
-            let counts = Counts::of(next);
-            let max = counts.max[kind as usize].load(Ordering::Relaxed);
-            if counts.used[kind as usize].fetch_add(1, Ordering::Relaxed) >= max {
-                forget(users, kind, level(next));
-                return Err(Errno::ENOSPC);
-            }
-            match next {
-                Some(inner) => next = &inner.parent,
-                None => return Ok(Self { users: users.clone(), kind }),
-            }
-        }
-    }
-
-    /// The user namespace.
-    #[must_use]
-    pub const fn owner(&self) -> &Users {
-        &self.users
-    }
-}
-
-impl Drop for CountedNamespace {
-    fn drop(&mut self) {
-        forget(&self.users, self.kind, 0);
-    }
-}
-
-/// Counts one less, from a namespace up to the one of level `to`.
-fn forget(users: &Users, kind: NamespaceKind, to: u32) {
-    let mut next = users;
-    loop {
-        Counts::of(next).used[kind as usize].fetch_sub(1, Ordering::Relaxed);
-        match next {
-            Some(inner) if inner.level > to => next = &inner.parent,
-            _ => return,
-        }
     }
 }

@@ -2,9 +2,12 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::arch::cpu;
 use crate::error::{Errno, TryResult};
 use crate::fs::inode::{Inode, Metadata};
+use crate::fs::mount::{self, MountSet};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::process::keys::{KeyCaller, KeyViewer};
@@ -13,6 +16,7 @@ use crate::process::{Credentials, Thread};
 use crate::procfs::usage::Sum;
 use crate::procfs::{ProcNode, Text, What};
 use crate::sync::SpinLock;
+use crate::wait::queue::{Events, Watch};
 
 /// The most bytes that a write to such a file takes.
 const WRITE_LIMIT: usize = 4096;
@@ -26,6 +30,10 @@ struct ProcFile {
     namespaces: Option<Arc<Namespaces>>,
     /// Its view on keys, for a file about them.
     keys: Option<KeyViewer>,
+    /// The writer and its CPU, from the beginning of an attempt on, for a file where the writer's rights count.
+    writer: SpinLock<Option<(usize, Arc<Credentials>)>>,
+    /// The mounts of the process, for a list of them, and how many changes its poller has been told of.
+    mounts: Option<(Arc<MountSet>, AtomicU64)>,
     shown: SpinLock<Option<Shown>>,
 }
 
@@ -68,10 +76,10 @@ impl ProcFile {
                 Some(viewer) => show(viewer, &mut text, from)?,
                 None => None,
             },
-            What::Seen(show) | What::WritableSeen(show, _) => {
+            What::Seen(show) | What::WritableSeen(show, _) | What::WritableMap(show, _) => {
                 show(subject, self.viewer(), &mut text).map(|()| None)?
             }
-            What::Parts(show) => show(subject, &mut text, from)?,
+            What::Parts(show) | What::Mounts(show) => show(subject, &mut text, from)?,
             What::Sums(show) => show(subject, &mut text, &mut sum)?.then_some(0),
             _ => return Err(Errno::EISDIR),
         };
@@ -85,10 +93,26 @@ pub(super) fn open(node: Arc<ProcNode>, thread: Option<&Arc<Thread>>) -> Result<
     let sees_keys = matches!(node.item.what, What::Keys(_));
     let keys = thread.filter(|_| sees_keys).map(|thread| KeyCaller::new(thread).viewer());
     let opener = thread.map(|thread| thread.credentials());
-    Ok(fallible::try_arc(ProcFile { node, opener, namespaces, keys, shown: SpinLock::new(None) })?)
+    let is_list = matches!(node.item.what, What::Mounts(_));
+    let mounts = if is_list { node.subject.thread().ok() } else { None };
+    let mounts = mounts.map(|thread| {
+        let set = thread.namespaces().mounts.set().clone();
+        let seen = AtomicU64::new(set.changes());
+        (set, seen)
+    });
+    let (writer, shown) = (SpinLock::new(None), SpinLock::new(None));
+    Ok(fallible::try_arc(ProcFile { node, opener, namespaces, keys, writer, mounts, shown })?)
 }
 
 impl File for ProcFile {
+    fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
+        if events.contains(Events::OUT) && matches!(self.node.item.what, What::WritableMap(..)) {
+            let before = self.writer.lock().replace((cpu::id(), thread.credentials()));
+            drop(before);
+        }
+        Ok(())
+    }
+
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         // Taken out, so that no text is made under the lock. A reader that shares the open file begins anew meanwhile.
         let kept = self.shown.lock().take();
@@ -132,6 +156,12 @@ impl File for ProcFile {
             (What::Controlled(_, store) | What::WritableSeen(_, store), Some(opener)) => {
                 store(&self.node.subject, opener, &bytes)
             }
+            (What::WritableMap(_, store), Some(opener)) => {
+                // An attempt keeps its CPU. Of two that write at once one is refused.
+                let writer = self.writer.lock().take().filter(|(cpu, _)| *cpu == cpu::id());
+                let writer = writer.ok_or(Errno::EPERM);
+                writer.and_then(|(_, writer)| store(&self.node.subject, opener, &writer, &bytes))
+            }
             (What::WritableOwn(_, store), _) => {
                 self.namespaces.as_ref().ok_or(Errno::EIO).and_then(|namespaces| store(namespaces, &bytes))
             }
@@ -143,6 +173,18 @@ impl File for ProcFile {
             return Err(error.into());
         }
         Ok(length)
+    }
+
+    fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
+        let mut ready = Events::IN | Events::RDNORM;
+        let Some((set, seen)) = &self.mounts else { return Ok(ready | Events::OUT | Events::WRNORM) };
+        if let Some(watch) = watch {
+            mount::watch_changes(watch, events)?;
+        }
+        // Each change is told once, as in Linux.
+        let changes = set.changes();
+        ready.set(Events::PRI | Events::ERR, seen.swap(changes, Ordering::Relaxed) != changes);
+        Ok(ready)
     }
 
     fn truncate(&self, _: u64) -> Result<bool, Errno> {

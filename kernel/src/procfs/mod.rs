@@ -20,6 +20,7 @@ mod net_settings;
 mod node;
 mod page_map;
 mod process;
+mod processor;
 mod settings;
 mod sockets;
 mod system;
@@ -31,6 +32,7 @@ mod users;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::arch::{MAX_CPUS, cpu};
 use crate::error::Errno;
 use crate::fs::inode::{Inode, LinkTarget, Listed, Metadata, Opening, Statistics, Timestamp, device_number};
 use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
@@ -52,6 +54,8 @@ type ShowSum = fn(&Subject, &mut Text, &mut Sum) -> Result<bool, Errno>;
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 /// The same, as far as whoever opened the file may.
 type StoreAs = fn(&Subject, &Credentials, &[u8]) -> Result<(), Errno>;
+/// The same, as far as both may who opened the file and who writes to it.
+type StoreAsBoth = fn(&Subject, &Credentials, &Credentials, &[u8]) -> Result<(), Errno>;
 /// Writes what a file shows to whoever opened it.
 type ShowAs = fn(&Subject, &Credentials, &mut Text) -> Result<(), Errno>;
 /// Writes something of namespaces, as somebody sees it.
@@ -67,6 +71,8 @@ type Follow = fn(&Subject, Option<&Arc<Thread>>) -> Result<LinkTarget, Errno>;
 enum What {
     /// A directory with these names.
     Directory(&'static [Item]),
+    /// A directory with these names, of which the last are one for every CPU that there may be.
+    Processors(&'static [Item]),
     /// A directory with these names and one for every process.
     Processes(&'static [Item]),
     /// A directory with a name for every thread of the process.
@@ -77,6 +83,8 @@ enum What {
     Text(Show),
     /// A file that may be long, so that it is made part by part.
     Parts(ShowPart),
+    /// The same for a list of mounts, whose changes can be waited for.
+    Mounts(ShowPart),
     /// The same for one that adds up what the parts look at.
     Sums(ShowSum),
     /// A file that can be written.
@@ -89,6 +97,8 @@ enum What {
     Seen(ShowAs),
     /// The same for one that can be written, to what the opener's rights allow.
     WritableSeen(ShowAs, StoreAs),
+    /// The same, where the writer's rights count as well.
+    WritableMap(ShowAs, StoreAsBoth),
     /// A file about the namespaces of whoever opens it.
     Own(ShowOwn),
     /// The same for one that can be written.
@@ -213,8 +223,12 @@ impl ProcNode {
     }
 
     /// The names that don't depend on the subject.
-    const fn items(&self) -> &'static [Item] {
+    fn items(&self) -> &'static [Item] {
         match self.item.what {
+            What::Processors(items) => {
+                let absent = MAX_CPUS.saturating_sub(cpu::count());
+                items.get(..items.len().saturating_sub(absent)).unwrap_or(items)
+            }
             What::Directory(items) | What::Processes(items) => items,
             _ => &[],
         }
@@ -268,17 +282,21 @@ impl Inode for ProcNode {
 
     fn kind(&self) -> FileType {
         match self.item.what {
-            What::Directory(_) | What::Processes(_) | What::Threads | What::Descriptors(_) => {
-                FileType::Directory
-            }
+            What::Directory(_)
+            | What::Processors(_)
+            | What::Processes(_)
+            | What::Threads
+            | What::Descriptors(_) => FileType::Directory,
             What::Text(_)
             | What::Parts(_)
+            | What::Mounts(_)
             | What::Sums(_)
             | What::Writable(..)
             | What::Controlled(..)
             | What::Keys(_)
             | What::Seen(_)
             | What::WritableSeen(..)
+            | What::WritableMap(..)
             | What::Own(_)
             | What::WritableOwn(..)
             | What::Memory

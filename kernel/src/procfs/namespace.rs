@@ -11,7 +11,7 @@ use crate::fs::{Dentry, File, FileType, OpenFile, Path, StatusFlags, downcast, s
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::process::host_name::UtsNamespace;
-use crate::process::namespaces::IpcSpace;
+use crate::process::namespaces::{CgroupNamespace, IpcSpace};
 use crate::process::user_namespace::{self, Users, is_within};
 use crate::procfs::{Subject, Text, at, link};
 
@@ -34,6 +34,8 @@ pub enum Namespace {
     Names(Arc<UtsNamespace>),
     /// Objects of IPC.
     Ipc(Arc<dyn IpcSpace>),
+    /// Control groups.
+    Groups(Arc<CgroupNamespace>),
     /// Numbers of users, and what capabilities count towards.
     Users(Users),
 }
@@ -46,6 +48,7 @@ impl Namespace {
             Self::Mounts(_) => linux::CLONE_NEWNS,
             Self::Names(_) => linux::CLONE_NEWUTS,
             Self::Ipc(_) => linux::CLONE_NEWIPC,
+            Self::Groups(_) => linux::CLONE_NEWCGROUP,
             Self::Users(_) => linux::CLONE_NEWUSER,
         }
     }
@@ -55,6 +58,7 @@ impl Namespace {
             Self::Mounts(namespace) => namespace.number,
             Self::Names(namespace) => namespace.number,
             Self::Ipc(namespace) => namespace.number(),
+            Self::Groups(namespace) => namespace.number,
             Self::Users(users) => user_namespace::number(users),
         }
     }
@@ -64,6 +68,7 @@ impl Namespace {
             Self::Mounts(_) => "mnt",
             Self::Names(_) => "uts",
             Self::Ipc(_) => "ipc",
+            Self::Groups(_) => "cgroup",
             Self::Users(_) => "user",
         }
     }
@@ -80,6 +85,7 @@ impl Namespace {
             Self::Mounts(namespace) => Some(namespace.owner().clone()),
             Self::Names(namespace) => Some(namespace.owner().clone()),
             Self::Ipc(namespace) => Some(namespace.owner().clone()),
+            Self::Groups(namespace) => Some(namespace.owner().clone()),
             Self::Users(users) => users.as_ref().map(|users| users.parent.clone()),
         }
     }
@@ -101,7 +107,7 @@ impl Namespace {
         let mut name = Text::new();
         name.line(format_args!("{}:[{}]", self.kind(), self.number()))?;
         let entry = Dentry::new(fallible::try_arc(NamespaceNode(self))?, None, &name.into_bytes())?;
-        Ok(Path { mount: setup::anonymous()?.0.clone(), entry })
+        Ok(Path { mount: setup::namespaces()?.clone(), entry })
     }
 }
 
@@ -118,6 +124,11 @@ pub(super) fn names(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<L
 /// `/proc/PID/ns/ipc`.
 pub(super) fn ipc(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     Namespace::Ipc(link::check(subject, viewer)?.namespaces().ipc.clone()).place()
+}
+
+/// `/proc/PID/ns/cgroup`.
+pub(super) fn groups(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    Namespace::Groups(link::check(subject, viewer)?.namespaces().groups.clone()).place()
 }
 
 /// `/proc/PID/ns/user`.
@@ -139,6 +150,13 @@ impl Inode for NamespaceNode {
     fn statistics(&self) -> Statistics {
         let magic = linux::NSFS_MAGIC;
         Statistics { magic, blocks: 0, free: 0, nodes: 0, free_nodes: 0, device: DEVICE }
+    }
+
+    fn namespace_order(&self) -> Option<u64> {
+        match &self.0 {
+            Namespace::Mounts(namespace) => Some(namespace.number),
+            _ => Some(u64::MAX),
+        }
     }
 
     fn open(self: Arc<Self>, _: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {

@@ -1,6 +1,5 @@
 //! `/sys/devices/system/node`: the one node of memory, and all CPUs beside it.
 
-use crate::arch::cpu;
 use crate::error::Errno;
 use crate::fs::tree;
 use crate::memory::frame;
@@ -13,12 +12,6 @@ type Shown = Result<(), Errno>;
 /// The list of nodes.
 pub fn list(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"0\n")
-}
-
-pub fn processor_mask(_: &Subject, text: &mut Text) -> Shown {
-    let count = cpu::count();
-    let digits = count.div_ceil(4);
-    text.line(format_args!("{:0digits$x}\n", u64::MAX >> (64 - count.clamp(1, 64))))
 }
 
 /// How far each node is: 10 stands for the node itself.

@@ -1,9 +1,10 @@
 //! The names in `/proc`, and how each is shown.
 
+use crate::arch::MAX_CPUS;
 use crate::procfs::{
-    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreOwn, What, coroutines, ipc,
-    keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, settings,
-    sockets, system, usage, users,
+    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreAsBoth, StoreOwn, What,
+    coroutines, ipc, keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process,
+    processor, settings, sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -42,6 +43,10 @@ const fn writable_seen(name: &'static [u8], show: ShowAs, store: StoreAs) -> Ite
     Item { name, permissions: 0o644, what: What::WritableSeen(show, store), is_guarded: false }
 }
 
+const fn writable_map(name: &'static [u8], show: ShowAs, store: StoreAsBoth) -> Item {
+    Item { name, permissions: 0o644, what: What::WritableMap(show, store), is_guarded: false }
+}
+
 const fn own(name: &'static [u8], show: ShowOwn) -> Item {
     Item { name, permissions: 0o444, what: What::Own(show), is_guarded: false }
 }
@@ -50,8 +55,8 @@ const fn writable_own(name: &'static [u8], show: ShowOwn, store: StoreOwn) -> It
     Item { name, permissions: 0o644, what: What::WritableOwn(show, store), is_guarded: false }
 }
 
-const fn mounted(name: &'static [u8], permissions: u32, show: ShowPart) -> Item {
-    Item { name, permissions, what: What::Parts(show), is_guarded: false }
+const fn mounted(name: &'static [u8], show: ShowPart) -> Item {
+    Item { name, permissions: 0o444, what: What::Mounts(show), is_guarded: false }
 }
 
 const fn link(name: &'static [u8], follow: Follow) -> Item {
@@ -137,6 +142,7 @@ static SYS_ITEMS: &[Item] = &[
 ];
 
 static SYS_USER_ITEMS: &[Item] = &[
+    writable_seen(b"max_cgroup_namespaces", users::groups_max, users::set_groups_max),
     writable_seen(b"max_ipc_namespaces", users::ipc_max, users::set_ipc_max),
     writable_seen(b"max_mnt_namespaces", users::mounts_max, users::set_mounts_max),
     writable_seen(b"max_user_namespaces", users::users_max, users::set_users_max),
@@ -211,6 +217,13 @@ static SYS_VM_ITEMS: &[Item] = &[
     writable(b"overcommit_ratio", system::overcommit_ratio, system::set_overcommit_ratio),
 ];
 
+const MOUNT_STATISTICS: Item = Item {
+    name: b"mountstats",
+    permissions: 0o400,
+    what: What::Parts(mounts::statistics),
+    is_guarded: false,
+};
+
 static PROCESS_ITEMS: &[Item] = &[
     directory(b"task", What::Threads),
     Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR), is_guarded: false },
@@ -234,10 +247,10 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
-    mounted(b"mountinfo", 0o444, mounts::information),
-    mounted(b"mounts", 0o444, mounts::table),
-    mounted(b"mountstats", 0o400, mounts::statistics),
-    writable_seen(b"gid_map", users::group_map, users::set_group_map),
+    mounted(b"mountinfo", mounts::information),
+    mounted(b"mounts", mounts::table),
+    MOUNT_STATISTICS,
+    writable_map(b"gid_map", users::group_map, users::set_group_map),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     sums(b"numa_maps", usage::by_node),
@@ -245,14 +258,14 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
-    writable_seen(b"projid_map", users::project_map, users::set_project_map),
+    writable_map(b"projid_map", users::project_map, users::set_project_map),
     writable_seen(b"setgroups", users::groups, users::set_groups),
     sums(b"smaps", usage::by_mapping),
     sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     seen(b"status", process::status),
-    writable_seen(b"uid_map", users::user_map, users::set_user_map),
+    writable_map(b"uid_map", users::user_map, users::set_user_map),
     text(b"wchan", process::wait_channel),
 ];
 
@@ -270,10 +283,10 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
-    mounted(b"mountinfo", 0o444, mounts::information),
-    mounted(b"mounts", 0o444, mounts::table),
-    mounted(b"mountstats", 0o400, mounts::statistics),
-    writable_seen(b"gid_map", users::group_map, users::set_group_map),
+    mounted(b"mountinfo", mounts::information),
+    mounted(b"mounts", mounts::table),
+    MOUNT_STATISTICS,
+    writable_map(b"gid_map", users::group_map, users::set_group_map),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     sums(b"numa_maps", usage::by_node),
@@ -281,18 +294,19 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
-    writable_seen(b"projid_map", users::project_map, users::set_project_map),
+    writable_map(b"projid_map", users::project_map, users::set_project_map),
     writable_seen(b"setgroups", users::groups, users::set_groups),
     sums(b"smaps", usage::by_mapping),
     sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     seen(b"status", process::status),
-    writable_seen(b"uid_map", users::user_map, users::set_user_map),
+    writable_map(b"uid_map", users::user_map, users::set_user_map),
     text(b"wchan", process::wait_channel),
 ];
 
 static NAMESPACE_ITEMS: &[Item] = &[
+    link(b"cgroup", namespace::groups),
     link(b"ipc", namespace::ipc),
     link(b"mnt", namespace::mounts),
     link(b"user", namespace::users),
@@ -392,7 +406,7 @@ static SYSFS_ETHERNET_ITEMS: &[Item] = &[
 ];
 static DEVICE_ITEMS: &[Item] = &[directory(b"system", What::Directory(SYSTEM_ITEMS))];
 static SYSTEM_ITEMS: &[Item] =
-    &[directory(b"cpu", What::Directory(PROCESSOR_ITEMS)), directory(b"node", What::Directory(NODE_ITEMS))];
+    &[directory(b"cpu", What::Processors(PROCESSOR_ITEMS)), directory(b"node", What::Directory(NODE_ITEMS))];
 static NODE_ITEMS: &[Item] = &[
     text(b"has_cpu", node::list),
     text(b"has_memory", node::list),
@@ -403,17 +417,65 @@ static NODE_ITEMS: &[Item] = &[
 ];
 static FIRST_NODE_ITEMS: &[Item] = &[
     text(b"cpulist", settings::processors),
-    text(b"cpumap", node::processor_mask),
+    text(b"cpumap", processor::all_mask),
     text(b"distance", node::distance),
     text(b"meminfo", node::memory),
 ];
+/// The files about all CPUs, and a directory for each that there may be.
 static PROCESSOR_ITEMS: &[Item] = &[
     text(b"kernel_max", settings::last_processor),
     text(b"offline", settings::no_processors),
     text(b"online", settings::processors),
     text(b"possible", settings::processors),
     text(b"present", settings::processors),
+    directory(b"cpu0", What::Directory(FIRST_CPU_ITEMS)),
+    directory(b"cpu1", What::Directory(SECOND_CPU_ITEMS)),
+    directory(b"cpu2", What::Directory(THIRD_CPU_ITEMS)),
+    directory(b"cpu3", What::Directory(FOURTH_CPU_ITEMS)),
+    directory(b"cpu4", What::Directory(FIFTH_CPU_ITEMS)),
+    directory(b"cpu5", What::Directory(SIXTH_CPU_ITEMS)),
+    directory(b"cpu6", What::Directory(SEVENTH_CPU_ITEMS)),
+    directory(b"cpu7", What::Directory(EIGHTH_CPU_ITEMS)),
 ];
+const _: () = assert!(MAX_CPUS == 8, "a directory for each");
+
+/// The place of CPU `N` among the others.
+const fn topology<const N: u32>() -> [Item; 13] {
+    [
+        text(b"core_cpus", processor::own_mask::<N>),
+        text(b"core_cpus_list", processor::number::<N>),
+        text(b"core_id", processor::number::<N>),
+        text(b"core_siblings", processor::all_mask),
+        text(b"core_siblings_list", settings::processors),
+        text(b"die_cpus", processor::all_mask),
+        text(b"die_cpus_list", settings::processors),
+        text(b"die_id", processor::first),
+        text(b"package_cpus", processor::all_mask),
+        text(b"package_cpus_list", settings::processors),
+        text(b"physical_package_id", processor::first),
+        text(b"thread_siblings", processor::own_mask::<N>),
+        text(b"thread_siblings_list", processor::number::<N>),
+    ]
+}
+
+/// The files of a CPU but the first, which can't be switched off and has no file for that.
+const fn later_cpu_items(topology: Item) -> [Item; 2] {
+    [topology, writable(b"online", processor::online, processor::set_online)]
+}
+
+static FIRST_CPU_ITEMS: &[Item] = &[directory(b"topology", What::Directory(&topology::<0>()))];
+static SECOND_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<1>())));
+static THIRD_CPU_ITEMS: &[Item] = &later_cpu_items(directory(b"topology", What::Directory(&topology::<2>())));
+static FOURTH_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<3>())));
+static FIFTH_CPU_ITEMS: &[Item] = &later_cpu_items(directory(b"topology", What::Directory(&topology::<4>())));
+static SIXTH_CPU_ITEMS: &[Item] = &later_cpu_items(directory(b"topology", What::Directory(&topology::<5>())));
+static SEVENTH_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<6>())));
+static EIGHTH_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<7>())));
+
 static CLASS_ITEMS: &[Item] = &[directory(b"net", What::Directory(CLASS_NET_ITEMS))];
 static CLASS_ETHERNET_ITEMS: &[Item] = &[directory(b"net", What::Directory(CLASS_NET_ETHERNET_ITEMS))];
 static CLASS_NET_ITEMS: &[Item] = &[directory(b"lo", What::Directory(LOOPBACK_ITEMS))];

@@ -2,9 +2,8 @@
 
 use crate::error::Errno;
 use crate::process::Credentials;
-use crate::process::user_namespace::{
-    IdKind, NamespaceKind, Users, is_same, namespaces_max, set_namespaces_max, upper,
-};
+use crate::process::namespace_counts::{NamespaceKind, namespaces_max, set_namespaces_max};
+use crate::process::user_namespace::{IdKind, Users, is_same, upper};
 use crate::procfs::{Subject, Text};
 
 use heddle_kernel_core::id_map::{Extent, NO_ID};
@@ -33,10 +32,6 @@ fn line(text: &mut Text, extent: Extent) -> Shown {
     text.line(format_args!("{:10} {:10} {:10}\n", extent.first, extent.lower, extent.count))
 }
 
-fn set_map(subject: &Subject, opener: &Credentials, kind: IdKind, bytes: &[u8]) -> Shown {
-    users(subject)?.ok_or(Errno::EPERM)?.write_map(kind, bytes, opener)
-}
-
 macro_rules! maps {
     ($($show:ident $set:ident $kind:ident;)*) => {
         $(
@@ -44,8 +39,8 @@ macro_rules! maps {
                 show_map(subject, viewer, IdKind::$kind, text)
             }
 
-            pub fn $set(subject: &Subject, opener: &Credentials, bytes: &[u8]) -> Shown {
-                set_map(subject, opener, IdKind::$kind, bytes)
+            pub fn $set(subject: &Subject, opener: &Credentials, writer: &Credentials, bytes: &[u8]) -> Shown {
+                users(subject)?.ok_or(Errno::EPERM)?.write_map(IdKind::$kind, bytes, opener, writer)
             }
         )*
     };
@@ -115,6 +110,7 @@ macro_rules! maxima {
 }
 
 maxima! {
+    groups_max set_groups_max Groups;
     ipc_max set_ipc_max Ipc;
     mounts_max set_mounts_max Mounts;
     users_max set_users_max User;

@@ -32,6 +32,7 @@ crate::tests! {
     dumpable_and_timer_slack_read_back
     addresses_are_not_random_on_request
     limits_are_all_there
+    each_cpu_has_a_directory
 }
 
 /// The value behind `NAME:` in a file.
@@ -490,5 +491,41 @@ fn limits_are_all_there() -> Outcome {
     // A line of titles, and one for each resource.
     expect_eq!(text.lines().count(), 17);
     expect!(text.contains("Max file locks") && text.contains("Max realtime timeout"));
+    Ok(())
+}
+
+fn each_cpu_has_a_directory() -> Outcome {
+    let base = std::path::Path::new("/sys/devices/system/cpu");
+    let read = |name: &str| fs::read_to_string(base.join(name)).or_fail();
+    let online = read("online")?;
+    let last: usize = online.trim().rsplit('-').next().unwrap_or_default().parse().or_fail()?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir(base).or_fail()? {
+        let name = entry.or_fail()?.file_name().to_string_lossy().into_owned();
+        found.extend(name.strip_prefix("cpu").and_then(|number| number.parse::<usize>().ok()));
+    }
+    found.sort_unstable();
+    expect_eq!(found, (0..=last).collect::<Vec<_>>());
+    let mut cores = std::collections::BTreeSet::new();
+    for number in found {
+        let own = |name: &str| read(&format!("cpu{number}/topology/{name}"));
+        let place: (u32, u32) = (
+            own("physical_package_id")?.trim().parse().or_fail()?,
+            own("core_id")?.trim().parse().or_fail()?,
+        );
+        expect!(cores.insert(place));
+        expect_eq!(own("thread_siblings_list")?, format!("{number}\n"));
+        expect_eq!(own("core_cpus_list")?, own("thread_siblings_list")?);
+        expect_eq!(own("core_siblings_list")?, own("package_cpus_list")?);
+        let mask = u64::from_str_radix(own("thread_siblings")?.trim(), 16).or_fail()?;
+        expect_eq!(mask, 1 << number);
+        let all = u64::from_str_radix(own("core_siblings")?.trim(), 16).or_fail()?;
+        expect!(all & mask == mask);
+        // The first one can't be switched off.
+        let state = fs::read_to_string(base.join(format!("cpu{number}/online"))).ok();
+        expect_eq!(state.as_deref(), (number > 0).then_some("1\n"));
+    }
+    let absent = base.join(format!("cpu{}", last + 1));
+    expect!(!absent.exists());
     Ok(())
 }

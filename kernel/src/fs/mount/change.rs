@@ -2,11 +2,14 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use linux_raw_sys::general::CAP_SYS_ADMIN;
 
 use crate::error::Errno;
 use crate::fs::mount::sharing::{CopyKind, PropagationTargets};
 use crate::fs::mount::{Mount, MountSet, Path, Propagation, Topology, lock};
 use crate::fs::{Dentry, FileType};
+use crate::process::Credentials;
+use crate::process::user_namespace::{Users, is_same};
 
 use heddle_kernel_core::fallible::push_reserved;
 
@@ -20,6 +23,33 @@ fn mount_point(_: &Topology, place: Path) -> Result<Path, Errno> {
     if place.entry.is_removed() { Err(Errno::ENOENT) } else { Ok(place) }
 }
 
+/// The mounts below another that a copy of it takes along, beside the ordinary ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CopyScope {
+    with_unbindable: bool,
+    /// Files of mount namespaces, of which a younger one might come to hold an older.
+    with_namespaces: bool,
+}
+
+impl CopyScope {
+    /// Another namespace.
+    pub(super) const NAMESPACE: Self = Self { with_unbindable: true, with_namespaces: false };
+    /// Another place of the same namespace.
+    const BIND: Self = Self { with_unbindable: false, with_namespaces: true };
+    /// Wherever propagation leads.
+    const PROPAGATION: Self = Self { with_unbindable: false, with_namespaces: false };
+
+    fn takes(self, mount: &Arc<Mount>) -> bool {
+        (self.with_unbindable || !mount.is_unbindable())
+            && (self.with_namespaces || !is_mount_namespace(mount))
+    }
+}
+
+/// Whether it shows the file of a mount namespace.
+fn is_mount_namespace(mount: &Arc<Mount>) -> bool {
+    mount.namespace_order().is_some_and(|order| order != u64::MAX)
+}
+
 /// A copy of a mount from `root` on, with what is mounted below that. `each` is told every mount and its copy.
 ///
 /// # Errors
@@ -29,12 +59,12 @@ pub(super) fn copy_tree(
     source: &Arc<Mount>,
     root: Arc<Dentry>,
     kind: CopyKind,
-    with_unbindable: bool,
+    scope: CopyScope,
     each: &mut dyn FnMut(&Arc<Mount>, &Arc<Mount>),
 ) -> Result<Arc<Mount>, Errno> {
     let top = source.copy(topology, root, kind)?;
     each(source, &top);
-    let copied = copy_children(topology, source, &top, kind, with_unbindable, each);
+    let copied = copy_children(topology, source, &top, kind, scope, each);
     match copied {
         Ok(()) => Ok(top),
         Err(error) => {
@@ -49,7 +79,7 @@ fn copy_children(
     source: &Arc<Mount>,
     top: &Arc<Mount>,
     kind: CopyKind,
-    with_unbindable: bool,
+    scope: CopyScope,
     each: &mut dyn FnMut(&Arc<Mount>, &Arc<Mount>),
 ) -> Result<(), Errno> {
     let mut pairs: Vec<(Arc<Mount>, Arc<Mount>)> = Vec::new();
@@ -60,7 +90,7 @@ fn copy_children(
         next += 1;
         for (at, child) in children(&from)? {
             let is_seen = next > 1 || at.is_in(&top.root);
-            if !is_seen || (!with_unbindable && child.is_unbindable()) {
+            if !is_seen || !scope.takes(&child) {
                 continue;
             }
             pairs.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
@@ -88,7 +118,7 @@ fn children(mount: &Arc<Mount>) -> Result<Children, Errno> {
 }
 
 /// A mount of the tree in which nothing is mounted: the one that is reached by always taking the last.
-fn leaf(top: &Arc<Mount>) -> Arc<Mount> {
+pub(super) fn leaf(top: &Arc<Mount>) -> Arc<Mount> {
     let mut mount = top.clone();
     loop {
         let position = mount.position.lock();
@@ -190,9 +220,12 @@ fn plan(
             (false, _) => CopyKind::Slave { is_shared: false },
         };
         planned.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        let mut count = 0;
+        if is_mount_namespace(&template) {
+            return Err(Errno::EINVAL);
+        }
+        let (mut count, scope) = (0, CopyScope::PROPAGATION);
         let root = template.root.clone();
-        let copy = copy_tree(topology, &template, root, kind, false, &mut |_, _| count += 1)?;
+        let copy = copy_tree(topology, &template, root, kind, scope, &mut |_, _| count += 1)?;
         let place = Path { mount: receiver.mount.clone(), entry: at.entry.clone() };
         push_reserved(planned, Planned { copy: copy.clone(), at: place });
         total += count;
@@ -244,14 +277,16 @@ fn graft(topology: &Topology, source: &Arc<Mount>, at: Path) -> Result<(), Errno
     }
     drop(before);
     for Planned { copy, at } in planned {
-        settle(topology, &copy, at);
+        settle(topology, &copy, at, set.owner());
     }
     Ok(())
 }
 
-/// Puts a copy where propagation takes it: under a mount that lies there.
-fn settle(topology: &Topology, copy: &Arc<Mount>, at: Path) {
+/// Puts a copy where propagation takes it, under a mount that lies there. In a namespace with another owner than that
+/// of the change it keeps its settings, and what is in it its places.
+fn settle(topology: &Topology, copy: &Arc<Mount>, at: Path, owner: &Users) {
     let Some(set) = at.mount.set() else { return };
+    let is_less = !is_same(set.owner(), owner);
     let above = at.mount.child_on(&at.entry);
     if let Some(above) = &above {
         let _ = above.detach(topology);
@@ -261,6 +296,9 @@ fn settle(topology: &Topology, copy: &Arc<Mount>, at: Path) {
     // The tree is walked without memory: down to the first, and on to the next one beside or above.
     loop {
         set.enter(topology, &mount);
+        if is_less {
+            mount.lock_settings(!Arc::ptr_eq(&mount, copy));
+        }
         mount = match next_in(copy, &mount) {
             Some(next) => next,
             None => break,
@@ -311,13 +349,16 @@ pub fn add(own: &Arc<MountSet>, mount: &Arc<Mount>, place: Path) -> Result<(), E
 }
 
 fn check_bind(own: &Arc<MountSet>, source: &Path) -> Result<(), Errno> {
-    if source.mount.is_unbindable() || !source.mount.is_in(own) { Err(Errno::EINVAL) } else { Ok(()) }
+    // A namespace's file is found through `/proc`, whatever mounts there are.
+    let is_own = source.mount.is_in(own) || source.entry.node.namespace_order().is_some();
+    let may = is_own && !source.mount.is_unbindable() && own.may_hold(&source.entry);
+    if may { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 fn copy_for_bind(topology: &Topology, source: &Path, is_recursive: bool) -> Result<Arc<Mount>, Errno> {
     let root = source.entry.clone();
     let copy = if is_recursive {
-        copy_tree(topology, &source.mount, root, CopyKind::Same, false, &mut |_, _| ())?
+        copy_tree(topology, &source.mount, root, CopyKind::Same, CopyScope::BIND, &mut |_, _| ())?
     } else {
         // Mounts that may not be taken away cover something, which must not be seen elsewhere.
         if children(&source.mount)?.iter().any(|(at, child)| child.is_locked() && at.is_in(&root)) {
@@ -362,15 +403,15 @@ pub fn detached_copy(
     check_bind(own, source)?;
     let copy = copy_for_bind(&topology, source, is_recursive)?;
     drop(topology);
-    let made = crate::fs::mount::MountNamespace::anonymous(&copy);
+    let made = crate::fs::mount::MountNamespace::anonymous(own, &copy);
     made.inspect_err(|_| take_apart(&lock(), &copy))
 }
 
 /// Moves a mount, or a tree that was in no namespace, to another place.
 ///
 /// # Errors
-/// `EINVAL` (not a mount, in another namespace, in a shared one, of another kind), `ELOOP` (into itself), `ENOENT`,
-/// `ENOSPC`, `ENOMEM`.
+/// `EINVAL` (not a mount, in another namespace, in a shared one, of another kind), `ELOOP` (into itself, or the file of
+/// an older mount namespace), `ENOENT`, `ENOSPC`, `ENOMEM`.
 pub fn move_to(own: &Arc<MountSet>, source: &Path, place: Path) -> Result<(), Errno> {
     let topology = lock();
     let at = mount_point(&topology, place)?;
@@ -390,8 +431,12 @@ pub fn move_to(own: &Arc<MountSet>, source: &Path, place: Path) -> Result<(), Er
     if parent.is_some_and(|parent| parent.mount.is_shared()) {
         return Err(Errno::EINVAL);
     }
-    if at.mount.is_shared() && mount.subtree(&topology)?.iter().any(|mount| mount.is_unbindable()) {
+    let mounts = mount.subtree(&topology)?;
+    if at.mount.is_shared() && mounts.iter().any(|mount| mount.is_unbindable()) {
         return Err(Errno::EINVAL);
+    }
+    if mounts.iter().any(|mount| !own.may_hold(&mount.root)) {
+        return Err(Errno::ELOOP);
     }
     let mut above = at.clone();
     loop {
@@ -410,12 +455,13 @@ pub fn move_to(own: &Arc<MountSet>, source: &Path, place: Path) -> Result<(), Er
     Ok(())
 }
 
-/// Sets how changes in a mount, and with `is_recursive` in all below it, reach others.
+/// Sets how changes in a mount, and with `is_recursive` in all below it, reach others: of any namespace in whose owner
+/// these credentials may do all.
 ///
 /// # Errors
-/// `EINVAL` (not a mount, or of another namespace), `ENOMEM`.
+/// `EINVAL` (not a mount, or in no namespace), `EPERM`, `ENOMEM`.
 pub fn set_propagation(
-    own: &Arc<MountSet>,
+    who: &Credentials,
     place: &Path,
     kind: Propagation,
     is_recursive: bool,
@@ -424,8 +470,9 @@ pub fn set_propagation(
         return Err(Errno::EINVAL);
     }
     let topology = lock();
-    if !place.mount.is_in(own) {
-        return Err(Errno::EINVAL);
+    let set = place.mount.set().ok_or(Errno::EINVAL)?;
+    if !who.is_capable_in(set.owner(), CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
     }
     if !is_recursive {
         return place.mount.propagate_as(&topology, kind);
@@ -466,7 +513,7 @@ pub fn change_attributes(
         if let Some(kind) = kind {
             mount.propagate_as(&topology, kind)?;
         }
-        mount.set_flags(flags(mount.flags()));
+        mount.change_flags(&topology, flags(mount.flags()));
     }
     Ok(())
 }
@@ -510,5 +557,6 @@ pub fn pivot(own: &Arc<MountSet>, new: &Path, old: Path, root: &Path) -> Result<
     }
     root.mount.attach_reserved(&topology, old);
     new.mount.attach_reserved(&topology, root_at);
+    own.touch(&topology);
     Ok(())
 }

@@ -10,12 +10,14 @@
 mod change;
 mod namespace;
 mod path;
+mod places;
 mod sharing;
 mod unmount;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as linux;
 
@@ -25,6 +27,7 @@ use crate::fs::tree::Tree;
 use crate::memory::fallible;
 use crate::process::user_namespace::Users;
 use crate::sync::{SpinGuard, SpinLock};
+use crate::wait::queue::{Events, WaitQueue, Watch};
 
 use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
 
@@ -36,10 +39,12 @@ pub use crate::fs::mount::namespace::{
 };
 pub use crate::fs::mount::path::Path;
 pub use crate::fs::mount::sharing::Propagation;
-pub use crate::fs::mount::unmount::{is_unused, unmount};
+pub use crate::fs::mount::unmount::{detach_all, has_own_mount, is_unused, unmount};
 
 /// The most mounts of all namespaces together.
 const MOUNTS_MAX_ALL: u32 = 32768;
+/// Those that one user answers for: root has this many to itself, and may have the others, too.
+const MOUNTS_MAX_USER: u32 = MOUNTS_MAX_ALL / 4;
 
 /// A file system as all mounts of it share it.
 pub struct Superblock {
@@ -94,6 +99,8 @@ pub struct Mount {
     /// How often a lookup has come in since `MNT_EXPIRE` marked it; 0 while it is not marked.
     uses: AtomicU32,
     position: SpinLock<MountPosition>,
+    /// Its place among the mounts on one entry.
+    beside: SpinLock<places::PlaceLinks>,
     sharing: SpinLock<sharing::Sharing>,
 }
 
@@ -122,15 +129,29 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 static MOUNT_COUNT: AtomicU32 = AtomicU32::new(0);
 static ROOT: spin::Once<Path> = spin::Once::new();
 
+/// Whoever polls lists of mounts waits here, for changes in any namespace.
+static CHANGED: WaitQueue = WaitQueue::new();
+
 /// The right to change trees of mounts.
 pub struct Topology {
-    _guard: SpinGuard<'static, ()>,
+    guard: Option<SpinGuard<'static, ()>>,
+    /// Whether a namespace has changed meanwhile.
+    has_changed: Cell<bool>,
 }
 
 /// Waits for the right to change trees of mounts.
 #[must_use]
 pub fn lock() -> Topology {
-    Topology { _guard: TOPOLOGY.lock() }
+    Topology { guard: Some(TOPOLOGY.lock()), has_changed: Cell::new(false) }
+}
+
+impl Drop for Topology {
+    fn drop(&mut self) {
+        drop(self.guard.take());
+        if self.has_changed.get() {
+            CHANGED.wake(Events::all());
+        }
+    }
 }
 
 impl Mount {
@@ -189,6 +210,7 @@ impl Mount {
                 set: None,
                 is_leaving: false,
             }),
+            beside: SpinLock::new(places::PlaceLinks::NONE),
             sharing: SpinLock::new(sharing::Sharing::PRIVATE),
         })?;
         if count >= MOUNTS_MAX_ALL { Err(Errno::ENOSPC) } else { Ok(made) }
@@ -215,6 +237,14 @@ impl Mount {
     /// Changes its own `MS_` flags.
     pub fn set_flags(&self, flags: u32) {
         self.flags.store(flags & Self::FLAGS, Ordering::Relaxed);
+    }
+
+    /// Changes the flags of a mount that programs see, and tells those who watch its namespace.
+    pub fn change_flags(&self, topology: &Topology, flags: u32) {
+        self.set_flags(flags);
+        if let Some(set) = self.set() {
+            set.touch(topology);
+        }
     }
 
     /// A mark among the locks: it may not be taken away, since what it covers was not to be seen.
@@ -288,8 +318,9 @@ impl Mount {
     }
 
     /// Puts it on a place whose mount has room for one more.
-    fn attach_reserved(self: &Arc<Self>, _: &Topology, at: Path) {
+    fn attach_reserved(self: &Arc<Self>, topology: &Topology, at: Path) {
         at.entry.add_mount();
+        places::enter(topology, self, &at.entry);
         push_reserved(
             &mut at.mount.position.lock().children,
             MountedChild { at: at.entry.clone(), mount: self.clone(), is_left: false },
@@ -299,8 +330,9 @@ impl Mount {
     }
 
     /// Takes it from its place, which is returned.
-    fn detach(self: &Arc<Self>, _: &Topology) -> Option<Path> {
+    fn detach(self: &Arc<Self>, topology: &Topology) -> Option<Path> {
         let at = self.position.lock().at.take()?;
+        places::leave(topology, self, &at.entry);
         let mut position = at.mount.position.lock();
         let index = position.children.iter().position(|child| Arc::ptr_eq(&child.mount, self));
         let child = index.map(|index| position.children.remove(index));
@@ -311,8 +343,9 @@ impl Mount {
     }
 
     /// Leaves it on its place, of which it knows no more. The place is returned.
-    fn leave_in_place(self: &Arc<Self>, _: &Topology) -> Option<Path> {
+    fn leave_in_place(self: &Arc<Self>, topology: &Topology) -> Option<Path> {
         let at = self.position.lock().at.take()?;
+        places::leave(topology, self, &at.entry);
         let mut position = at.mount.position.lock();
         if let Some(child) = position.children.iter_mut().find(|child| Arc::ptr_eq(&child.mount, self)) {
             child.is_left = true;
@@ -338,6 +371,11 @@ impl Mount {
         Ok(found)
     }
 
+    /// For the file of a namespace, what [`crate::fs::Inode::namespace_order`] says.
+    fn namespace_order(&self) -> Option<u64> {
+        self.root.node.namespace_order()
+    }
+
     /// Notes that a lookup came in.
     #[inline]
     fn note_use(&self) {
@@ -356,6 +394,9 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         MOUNT_COUNT.fetch_sub(1, Ordering::Relaxed);
+        if let Some(set) = self.position.get_mut().set.take() {
+            set.forget_one();
+        }
         Tree::end_mount(&self.root);
         // Those that were left on it go one by one: a program decides how deep they lie in one another.
         let mut left = core::mem::take(&mut self.position.get_mut().children);
@@ -368,6 +409,14 @@ impl Drop for Mount {
             }
         }
     }
+}
+
+/// Tells `watch` of changes in any namespace.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn watch_changes(watch: &Watch, events: Events) -> Result<(), Errno> {
+    CHANGED.watch(watch, events)
 }
 
 /// The root of everything as the kernel itself sees it; none before it was mounted.

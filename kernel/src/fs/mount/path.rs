@@ -151,6 +151,8 @@ impl Dentry {
             push_reversed(&mut path, b"/")?;
             entry = parent;
         }
+        // A namespace's file has a name, and is in no directory.
+        entry.with_name(|name| push_reversed(&mut path, name))?;
         if path.is_empty() {
             push_reversed(&mut path, b"/")?;
         }

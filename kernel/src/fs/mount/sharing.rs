@@ -60,14 +60,20 @@ struct GroupState {
 static NEXT_GROUP: AtomicU32 = AtomicU32::new(1);
 
 fn add<T>(list: &mut Vec<Weak<T>>, item: &Arc<T>) -> Result<(), Errno> {
-    list.retain(|known| known.strong_count() > 0);
+    // Not each time: there may be thousands.
+    if list.len() == list.capacity() {
+        list.retain(|known| known.strong_count() > 0);
+    }
     list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
     push_reserved(list, Arc::downgrade(item));
     Ok(())
 }
 
 fn remove<T>(list: &mut Vec<Weak<T>>, item: &Arc<T>) {
-    list.retain(|known| !core::ptr::eq(known.as_ptr(), Arc::as_ptr(item)));
+    // Those that came last mostly go first.
+    if let Some(index) = list.iter().rposition(|known| core::ptr::eq(known.as_ptr(), Arc::as_ptr(item))) {
+        drop(list.swap_remove(index));
+    }
 }
 
 /// Those of a list that still exist.

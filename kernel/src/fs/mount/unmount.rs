@@ -4,8 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::error::Errno;
-use crate::fs::mount::change::{take_out, take_out_below};
-use crate::fs::mount::{Mount, Path, Topology, lock};
+use crate::fs::Dentry;
+use crate::fs::mount::change::{leaf, take_out, take_out_below};
+use crate::fs::mount::{Mount, MountSet, Path, Topology, lock, places};
+use crate::sched::Budget;
 
 use heddle_kernel_core::fallible::push_reserved;
 
@@ -19,7 +21,7 @@ pub fn is_unused(mount: &Arc<Mount>) -> bool {
 /// The mount that lies on the root of this one, if that is all that is in it.
 fn only_topper(mount: &Arc<Mount>) -> Option<Arc<Mount>> {
     let position = mount.position.lock();
-    let mut staying = position.children.iter();
+    let mut staying = position.children.iter().filter(|child| !child.is_left);
     match (staying.next(), staying.next()) {
         (Some(child), None) if Arc::ptr_eq(&child.at, &mount.root) => Some(child.mount.clone()),
         _ => None,
@@ -46,15 +48,19 @@ fn is_busy(topology: &Topology, mount: &Arc<Mount>) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// The mounts that go along with those of a tree, each behind the one that it is mounted in.
+/// The mounts that go along with those of a tree, each behind the one that it is mounted in. Those that go along with
+/// its top are locked no more: what they cover is shown where more is allowed.
 fn companions(topology: &Topology, tree: &[Arc<Mount>]) -> Result<Vec<Arc<Mount>>, Errno> {
     let mut found: Vec<Arc<Mount>> = Vec::new();
-    for mount in tree {
+    for (index, mount) in tree.iter().enumerate() {
         let Some(at) = mount.at() else { continue };
         let receivers = at.mount.receivers(topology)?;
         found.try_reserve(receivers.mounts.len()).map_err(|_| Errno::ENOMEM)?;
         for receiver in receivers.mounts {
             let Some(child) = receiver.mount.child_on(&at.entry) else { continue };
+            if index == 0 {
+                child.unlock();
+            }
             if !child.position.lock().is_leaving {
                 push_reserved(&mut found, child);
             }
@@ -107,6 +113,12 @@ fn mark(found: Vec<Arc<Mount>>) -> Result<Vec<Arc<Mount>>, Errno> {
             }
         }
     }
+    // A locked mount goes only with the one that it is in, about which is decided first.
+    for mount in leaving.iter().rev().filter(|mount| mount.is_locked()) {
+        let goes_along = mount.at().is_some_and(|at| at.mount.position.lock().is_leaving);
+        mount.position.lock().is_leaving = goes_along;
+    }
+    leaving.retain(|mount| mount.position.lock().is_leaving);
     Ok(leaving)
 }
 
@@ -116,9 +128,12 @@ fn unmark(mounts: &[Arc<Mount>]) {
     }
 }
 
-/// Takes one of the companions out; what lies on its root takes its place.
+/// Takes one of the companions out; what lies on its root takes its place. A locked one stays on what it covers.
 fn remove_companion(topology: &Topology, mount: &Arc<Mount>) -> Option<Path> {
     let topper = only_topper(mount);
+    if topper.is_none() {
+        return take_out_below(topology, mount);
+    }
     if let Some(topper) = &topper {
         let _ = topper.detach(topology);
     }
@@ -168,4 +183,47 @@ pub fn unmount(mount: Arc<Mount>, is_lazy: bool) -> Result<(), Errno> {
     drop(topology);
     drop((removed, mount));
     Ok(())
+}
+
+/// Whether a mount of this namespace lies on an entry.
+#[must_use]
+pub fn has_own_mount(own: &Arc<MountSet>, entry: &Arc<Dentry>) -> bool {
+    entry.is_mount_point() && places::find(&lock(), entry, |mount| mount.is_in(own)).is_some()
+}
+
+/// Takes away all that lies on an entry whose name has been removed: other namespaces have mounted it. Whoever is in
+/// one of these mounts still sees what is mounted in it.
+pub async fn detach_all(entry: Arc<Dentry>) {
+    let mut budget = Budget::new();
+    while let Some(top) = detach_one(&entry) {
+        budget.step(1).await;
+        while leave_one(&top) {
+            budget.step(1).await;
+        }
+    }
+}
+
+/// Takes one of the mounts on an entry away, with what is in it.
+fn detach_one(entry: &Arc<Dentry>) -> Option<Arc<Mount>> {
+    let topology = lock();
+    let top = places::find(&topology, entry, |_| true)?;
+    let at = take_out(&topology, &top);
+    drop(topology);
+    drop(at);
+    Some(top)
+}
+
+/// Takes one of the mounts in another out of its namespace, where it lies. Returns whether there was one.
+fn leave_one(top: &Arc<Mount>) -> bool {
+    let topology = lock();
+    let mount = leaf(top);
+    if Arc::ptr_eq(&mount, top) {
+        return false;
+    }
+    mount.make_private(&topology);
+    MountSet::leave(&topology, &mount);
+    let at = mount.leave_in_place(&topology);
+    drop(topology);
+    drop((at, mount));
+    true
 }

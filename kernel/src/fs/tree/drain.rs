@@ -4,13 +4,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use crate::fs::tree::{TreeNode, deferred_contents};
-use crate::fs::{Dentry, FileType, mount};
+use crate::fs::tree::{TreeNode, deferred_contents, deferred_trees};
+use crate::fs::{Dentry, mount};
 
 use heddle_kernel_core::fallible::push_reserved;
 
 /// Frees every node that was made from the image, has not been changed, and is not in use.
 pub fn drain() {
+    deferred_trees::drain();
     deferred_contents::drain();
     let Some(root) = mount::root() else { return };
     // Depth first, with a stack of our own: programs decide how deep directories are. Each level holds the position
@@ -41,28 +42,6 @@ pub fn drain() {
         }
     }
     drop_shared();
-}
-
-/// Takes a tree that nobody sees any more apart: entries and their parents hold one another. Goes down and up by the
-/// entries' own links, because programs decide how deep directories are.
-pub fn take_apart(root: &Arc<Dentry>) {
-    let mut current = root.clone();
-    loop {
-        let taken = {
-            let node: &dyn Any = &*current.node;
-            let children = node.downcast_ref::<TreeNode>().and_then(|node| node.children().ok());
-            children.and_then(|children| children.lock().take_any())
-        };
-        current = match taken {
-            Some(child) if child.node.kind() == FileType::Directory => child,
-            Some(_) => current,
-            None if Arc::ptr_eq(&current, root) => return,
-            None => match current.parent() {
-                Some(parent) => parent,
-                None => return,
-            },
-        };
-    }
 }
 
 /// Frees the nodes with several names to which no name leads any more.

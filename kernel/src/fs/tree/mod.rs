@@ -16,6 +16,7 @@
 
 mod content;
 pub mod deferred_contents;
+pub mod deferred_trees;
 mod directory;
 mod drain;
 mod file;
@@ -204,7 +205,7 @@ impl Tree {
         while let Some(parent) = root.parent() {
             root = parent;
         }
-        drain::take_apart(&root);
+        deferred_trees::take_apart(&root);
     }
 
     /// The most pages that all trees with a limit may have together: programs need room to run.

@@ -6,11 +6,11 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::inode::{Contents, Creation, Rename};
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
-use crate::fs::{Dentry, FileType, Path, access, notify};
+use crate::fs::{Dentry, FileType, Path, access, mount, notify};
 use crate::process::Thread;
 use crate::syscall::fs::open::permissions_in;
 use crate::syscall::fs::{View, get_path};
-use crate::syscall::{Call, SyscallResult};
+use crate::syscall::{Call, SyscallResult, pending};
 
 /// Walks to a name that is to be created and checks that it may be.
 fn walk_new(call: &Call<'_>, descriptor: i32, path: &[u8]) -> Result<(LookupResult, View), Errno> {
@@ -214,7 +214,7 @@ pub fn remove(thread: &Arc<Thread>, descriptor: i32, path: &[u8], directory: boo
     let parent = found.directory.clone();
     let place = found.existing()?;
     access::check_remove(&parent, &place.entry, &view.credentials)?;
-    check_not_mounted(&parent, &place)?;
+    check_not_mounted(thread, &parent, &place)?;
     match (place.entry.node.kind() == FileType::Directory, directory) {
         (true, false) => return Err(Errno::EISDIR.into()),
         (false, true) => return Err(Errno::ENOTDIR.into()),
@@ -229,13 +229,26 @@ pub fn remove(thread: &Arc<Thread>, descriptor: i32, path: &[u8], directory: boo
     if let (false, Ok(name)) = (notify::is_idle(), place.entry.name()) {
         notify::report_name(&parent.entry, &name, place.entry.node.kind(), linux::IN_DELETE);
     }
-    Ok(0.into())
+    without_mounts(place.entry)
 }
 
-/// A mount point can't be removed or renamed.
-fn check_not_mounted(parent: &Path, place: &Path) -> Result<(), Errno> {
-    let covered = !Arc::ptr_eq(&parent.mount, &place.mount) || place.entry.is_mount_point();
-    if covered { Err(Errno::EBUSY) } else { Ok(()) }
+/// A mount point of the thread's own namespace can't be removed or renamed.
+fn check_not_mounted(thread: &Thread, parent: &Path, place: &Path) -> Result<(), Errno> {
+    let is_covered = !Arc::ptr_eq(&parent.mount, &place.mount)
+        || place.entry.is_mount_point()
+            && mount::has_own_mount(thread.namespaces().mounts.set(), &place.entry);
+    if is_covered { Err(Errno::EBUSY) } else { Ok(()) }
+}
+
+/// The result of a call that has removed this name: what other namespaces have mounted on it goes as well.
+fn without_mounts(removed: Arc<Dentry>) -> SyscallResult {
+    if !removed.is_mount_point() {
+        return Ok(0.into());
+    }
+    pending(async move {
+        mount::detach_all(removed).await;
+        Ok(0)
+    })
 }
 
 /// rename(2).
@@ -290,11 +303,11 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
         return Err(Errno::ENOTDIR.into());
     }
     access::check_remove(&parent, &place.entry, &view.credentials)?;
-    check_not_mounted(&parent, &place)?;
+    check_not_mounted(call.thread, &parent, &place)?;
     match &target.place {
         Some(existing) => {
             access::check_remove(&target.directory, &existing.entry, &view.credentials)?;
-            check_not_mounted(&target.directory, existing)?;
+            check_not_mounted(call.thread, &target.directory, existing)?;
         }
         None => access::check_create(&target.directory, &view.credentials)?,
     }
@@ -310,7 +323,10 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
         let (from, to) = (&parent.entry, &target.directory.entry);
         report_rename(from, &old_name, to, name, &place, target.place.as_ref(), how);
     }
-    Ok(0.into())
+    match target.place {
+        Some(replaced) if replaced.entry.is_removed() => without_mounts(replaced.entry),
+        _ => Ok(0.into()),
+    }
 }
 
 /// Reports a rename, and what became of what was there.

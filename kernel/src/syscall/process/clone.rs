@@ -16,10 +16,9 @@ use crate::process::exit::discard;
 use crate::process::namespaces::Namespaces;
 use crate::process::pidfd::ProcessFile;
 use crate::process::thread::Parts;
-use crate::process::user_namespace::Users;
 use crate::process::user_task::UserTask;
 use crate::process::vfork::Vfork;
-use crate::process::{Limits, Process, ProcessParts, Resource, Thread, seccomp, table, trace};
+use crate::process::{Credentials, Limits, Process, ProcessParts, Resource, Thread, seccomp, table, trace};
 use crate::sync::SpinLock;
 use crate::syscall::process::unshare::new_users;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
@@ -358,20 +357,20 @@ fn enter_user_task(parent: &Arc<Thread>) -> Result<Option<UserTask>, Errno> {
 fn namespaces_for_child(
     parent: &Arc<Thread>,
     request: &CloneRequest,
-    users: &Users,
+    credentials: &Credentials,
     directories: &Directories,
 ) -> Result<Arc<Namespaces>, Errno> {
     if !request.has(Namespaces::KINDS) {
         return Ok(parent.namespaces());
     }
-    if !parent.credentials().is_capable_in(users, linux::CAP_SYS_ADMIN) {
+    if !parent.credentials().is_capable_in(&credentials.users, linux::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
     if request.has(linux::CLONE_NEWIPC) && request.has(linux::CLONE_SYSVSEM) {
         // Undoes belong to semaphores that the child does not see.
         return Err(Errno::EINVAL);
     }
-    parent.namespaces().copied(request.flags as u32, users, directories)
+    parent.namespaces().copied(request.flags as u32, credentials, directories)
 }
 
 /// Makes the thread, in the caller's process or in a new one, without starting it.
@@ -388,7 +387,7 @@ fn make(
     };
     let old = parent.credentials();
     let credentials = if request.has(linux::CLONE_NEWUSER) { new_users(parent, &old)? } else { old.clone() };
-    let namespaces = namespaces_for_child(parent, request, &credentials.users, &directories)?;
+    let namespaces = namespaces_for_child(parent, request, &credentials, &directories)?;
     let is_thread = request.has(linux::CLONE_THREAD);
     let actions = if is_thread { None } else { Some(child_actions(parent, request)?) };
     let float = parent.with_float(|float| {

@@ -5,6 +5,7 @@
 pub mod detached;
 pub mod handles;
 pub mod namespace;
+pub mod others;
 pub mod propagation;
 
 use std::ffi::CString;
@@ -117,7 +118,7 @@ pub fn umount(target: &Path, flags: i32) -> Result<(), Errno> {
     Errno::result(unsafe { libc::umount2(target.as_ptr(), flags) }).map(drop)
 }
 
-fn pivot_root(new: &Path, old: &Path) -> Result<(), Errno> {
+pub fn pivot_root(new: &Path, old: &Path) -> Result<(), Errno> {
     let (new, old) = (text(new), text(old));
     // SAFETY: two strings.
     Errno::result(unsafe { libc::syscall(libc::SYS_pivot_root, new.as_ptr(), old.as_ptr()) }).map(drop)
@@ -125,7 +126,7 @@ fn pivot_root(new: &Path, old: &Path) -> Result<(), Errno> {
 
 /// A line of `/proc/self/mountinfo`.
 #[derive(Debug)]
-struct Line {
+pub struct Line {
     id: u64,
     parent: u64,
     root: String,
@@ -158,7 +159,7 @@ impl Line {
     }
 
     /// Whether an optional field begins so, and what follows.
-    fn number(&self, name: &str) -> Option<u32> {
+    pub fn number(&self, name: &str) -> Option<u32> {
         self.optional.iter().find_map(|field| field.strip_prefix(name)?.strip_prefix(':')?.parse().ok())
     }
 
@@ -168,7 +169,7 @@ impl Line {
 }
 
 /// The mounts at a path and below.
-fn lines_below(path: &Path) -> Result<Vec<Line>, String> {
+pub fn lines_below(path: &Path) -> Result<Vec<Line>, String> {
     let all = fs::read_to_string("/proc/self/mountinfo").or_fail()?;
     let parsed = all.lines().map(|line| Line::parse(line).ok_or_else(|| format!("what is {line:?}?")));
     let parsed = parsed.collect::<Result<Vec<_>, _>>()?;

@@ -38,11 +38,11 @@ pub fn apart(body: impl FnOnce() -> Outcome) -> Outcome {
     if matches!(status, WaitStatus::Exited(_, 0)) { Ok(()) } else { Err(format!("the child: {status:?}")) }
 }
 
-fn gethostname() -> Result<String, Errno> {
+pub fn gethostname() -> Result<String, Errno> {
     Ok(nix::sys::utsname::uname()?.nodename().to_string_lossy().into_owned())
 }
 
-fn sethostname(name: &str) -> Result<(), Errno> {
+pub fn sethostname(name: &str) -> Result<(), Errno> {
     // SAFETY: bytes and their number.
     Errno::result(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }).map(drop)
 }
@@ -186,8 +186,12 @@ pub fn ask(file: &fs::File, request: u64) -> Result<i32, Errno> {
 }
 
 fn a_namespace_is_a_file() -> Outcome {
-    for (name, flag) in [("mnt", libc::CLONE_NEWNS), ("uts", libc::CLONE_NEWUTS), ("ipc", libc::CLONE_NEWIPC)]
-    {
+    for (name, flag) in [
+        ("mnt", libc::CLONE_NEWNS),
+        ("uts", libc::CLONE_NEWUTS),
+        ("ipc", libc::CLONE_NEWIPC),
+        ("cgroup", libc::CLONE_NEWCGROUP),
+    ] {
         let path = format!("/proc/self/ns/{name}");
         let file = fs::File::open(&path).or_fail()?;
         let number = fs::metadata(&path).or_fail()?.ino();

@@ -68,7 +68,7 @@ pub fn rows(name: &str) -> Result<Vec<Vec<u32>>, String> {
 }
 
 /// Runs a part of a test in a namespace whose maps the parent writes, which may write any.
-fn inside(users: &str, groups: &str, body: impl FnOnce() -> Outcome) -> Outcome {
+pub fn inside(users: &str, groups: &str, body: impl FnOnce() -> Outcome) -> Outcome {
     use std::io::{Read, Write};
     let (mut told, mut tell) = std::io::pipe().or_fail()?;
     let (mut go, mut may_go) = std::io::pipe().or_fail()?;

@@ -11,7 +11,7 @@ use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::syscall::fs::mount::detached::{add_tree, flags_of};
-use crate::syscall::fs::mount::{check_file_system, check_permission, settings};
+use crate::syscall::fs::mount::{check_file_system, check_permission, own_mounts, settings};
 use crate::syscall::fs::{add, find, get_path, get_string};
 use crate::syscall::{Call, SyscallResult};
 
@@ -251,5 +251,6 @@ pub fn fsmount(call: &mut Call<'_>) -> SyscallResult {
         }
     };
     let mount = Mount::of(mount.file_system.clone(), mount.root.clone(), &mount.source, own)?;
-    add_tree(call, MountNamespace::anonymous(&mount)?, flags & linux::FSMOUNT_CLOEXEC != 0)
+    let tree = MountNamespace::anonymous(&own_mounts(call), &mount)?;
+    add_tree(call, tree, flags & linux::FSMOUNT_CLOEXEC != 0)
 }

@@ -11,6 +11,7 @@ use linux_raw_sys::general as linux;
 use crate::error::{Errno, TryResult};
 use crate::fs::lookup::PATH_LIMIT;
 use crate::fs::mount::{self, MountSet, Propagation, Superblock, is_unused};
+use crate::fs::tree::deferred_trees;
 use crate::fs::{FileType, Mount, Path};
 use crate::process::table;
 use crate::sched::Budget;
@@ -85,7 +86,7 @@ pub fn mount(call: &mut Call<'_>) -> SyscallResult {
         mount::bind(&own_mounts(call), &source, at, flags & linux::MS_REC != 0)?;
     } else if flags & PROPAGATION != 0 {
         let kind = propagation(flags & !(linux::MS_REC | linux::MS_SILENT)).ok_or(Errno::EINVAL)?;
-        mount::set_propagation(&own_mounts(call), &at, kind, flags & linux::MS_REC != 0)?;
+        mount::set_propagation(&call.thread.credentials(), &at, kind, flags & linux::MS_REC != 0)?;
     } else if flags & linux::MS_MOVE != 0 {
         let source = bind_source(call, source.as_deref())?;
         mount::move_to(&own_mounts(call), &source, at)?;
@@ -134,7 +135,7 @@ fn remount(call: &Call<'_>, at: &Path, flags: u32, options: &[u8]) -> Result<(),
         settings::check_again(file_system.kind, options)?;
         file_system.set_flags(flags);
     }
-    at.mount.set_flags(own);
+    at.mount.change_flags(&mount::lock(), own);
     Ok(())
 }
 
@@ -181,7 +182,13 @@ pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
         return Ok(0.into());
     }
     mount::unmount(mount, is_lazy)?;
-    Ok(0.into())
+    if !deferred_trees::is_any() {
+        return Ok(0.into());
+    }
+    pending(async move {
+        deferred_trees::finish().await;
+        Ok(0)
+    })
 }
 
 /// pivot_root(2).
