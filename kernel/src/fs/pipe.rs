@@ -7,7 +7,9 @@ use linux_raw_sys::{general as linux, ioctl};
 
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::byte_queue::{ByteQueue, HasBytes, LARGE_BYTES, drain, drain_unlocked, fill, fill_unlocked, lock_to_read};
+use crate::fs::byte_queue::{
+    ByteQueue, HasBytes, LARGE_BYTES, drain, drain_unlocked, fill, fill_unlocked, lock_to_read,
+};
 use crate::fs::inode::Contents;
 use crate::fs::offer::{OFFER_BYTES, OfferPlace, ReadOffer};
 use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, setup};
@@ -143,10 +145,11 @@ impl PipeEnd {
         buffer: &mut IoBuffer<'_>,
         room: usize,
     ) -> TryResult<usize> {
-        let (direct, reader) =
-            if state.bytes.is_empty() { state.offer.fill(buffer) } else { (0, None) };
+        let (direct, reader) = if state.bytes.is_empty() { state.offer.fill(buffer) } else { (0, None) };
         let stored = if buffer.remaining().min(room) >= LARGE_BYTES {
-            fill_unlocked((&self.pipe.state, &self.pipe.queue), state, buffer, room, |state| state.readers > 0)
+            fill_unlocked((&self.pipe.state, &self.pipe.queue), state, buffer, room, |state| {
+                state.readers > 0
+            })
         } else {
             let result = fill(&mut state.bytes, buffer, room);
             drop(state);

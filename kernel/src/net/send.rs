@@ -59,7 +59,9 @@ impl Socket {
             let objects = (&inbox.contents, &inbox.queue);
             fill_unlocked(objects, contents, buffer, room, |contents| !contents.has_ended())
         } else {
-            send_bytes(&mut contents, buffer, &mut None, limit)
+            let result = send_bytes(&mut contents, buffer, &mut None, limit);
+            drop(contents);
+            result
         };
         let stored = match stored {
             Err(_) if direct > 0 => 0,
