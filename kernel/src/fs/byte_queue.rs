@@ -20,6 +20,9 @@ pub type ByteQueue = PageQueue<FrameRef>;
 
 /// The least that is copied without the lock; below, taking it twice costs more.
 pub const LARGE_BYTES: usize = 2 * PAGE_BYTES;
+/// What follows bytes that went to a reader directly is copied under the same lock up to this size, so that no other
+/// writer's bytes come between.
+const WHOLE_BYTES: usize = 32 << 10;
 /// Pages that are copied at a time without the lock.
 const LOT_PAGES: usize = 16;
 
@@ -88,6 +91,11 @@ impl Lot {
         }
         Ok(())
     }
+}
+
+/// Whether so many bytes, behind others of the same write that went to a reader directly, are copied without the lock.
+pub const fn is_large(bytes: usize, direct: usize) -> bool {
+    bytes >= LARGE_BYTES && (direct == 0 || bytes > WHOLE_BYTES)
 }
 
 /// Copies at most `limit` bytes from the buffer into the queue.

@@ -8,7 +8,7 @@ use linux_raw_sys::{general as linux, ioctl};
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::byte_queue::{
-    ByteQueue, HasBytes, LARGE_BYTES, drain, drain_unlocked, fill, fill_unlocked, lock_to_read,
+    ByteQueue, HasBytes, LARGE_BYTES, drain, drain_unlocked, fill, fill_unlocked, is_large, lock_to_read,
 };
 use crate::fs::inode::Contents;
 use crate::fs::offer::{OFFER_BYTES, OfferPlace, ReadOffer};
@@ -146,7 +146,7 @@ impl PipeEnd {
         room: usize,
     ) -> TryResult<usize> {
         let (direct, reader) = if state.bytes.is_empty() { state.offer.fill(buffer) } else { (0, None) };
-        let stored = if buffer.remaining().min(room) >= LARGE_BYTES {
+        let stored = if is_large(buffer.remaining().min(room), direct) {
             fill_unlocked((&self.pipe.state, &self.pipe.queue), state, buffer, room, |state| {
                 state.readers > 0
             })

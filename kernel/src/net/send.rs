@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::IoBuffer;
-use crate::fs::byte_queue::{LARGE_BYTES, fill, fill_unlocked};
+use crate::fs::byte_queue::{fill, fill_unlocked, is_large};
 use crate::fs::offer::OFFER_BYTES;
 use crate::memory::fallible;
 use crate::net::inbox::{InboxContents, InboxMessage, StreamMark};
@@ -55,7 +55,7 @@ impl Socket {
         let mut contents = inbox.contents.lock();
         let (direct, reader) = fill_offer(&mut contents, buffer);
         let room = contents.room(limit);
-        let stored = if buffer.remaining().min(room) >= LARGE_BYTES && !contents.has_ended() {
+        let stored = if is_large(buffer.remaining().min(room), direct) && !contents.has_ended() {
             let objects = (&inbox.contents, &inbox.queue);
             fill_unlocked(objects, contents, buffer, room, |contents| !contents.has_ended())
         } else {
