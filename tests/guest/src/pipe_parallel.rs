@@ -142,25 +142,24 @@ fn many_writers_and_readers_lose_nothing() -> Outcome {
 
 fn large_writes_are_not_mixed() -> Outcome {
     const PIECE: usize = 4 * PAGE;
-    const PIECES: usize = 300;
-    let (reader, writer) = pipe().or_fail()?;
-    // With room for whole pieces only, none is cut.
-    fcntl(&writer, FcntlArg::F_SETPIPE_SZ((64 * PIECE) as i32)).or_fail()?;
-    std::thread::scope(|scope| {
-        for value in 1..=3_u8 {
-            let writer = writer.try_clone().or_fail()?;
-            scope.spawn(move || {
-                let piece = vec![value; PIECE];
-                (0..PIECES).all(|_| write(&writer, &piece) == Ok(PIECE))
-            });
-        }
+    // All of them fit, so that none is cut for want of room.
+    const PIECES: usize = 20;
+    for _ in 0..10 {
+        let (reader, writer) = pipe().or_fail()?;
+        fcntl(&writer, FcntlArg::F_SETPIPE_SZ((64 * PIECE) as i32)).or_fail()?;
+        let all_went = std::thread::scope(|scope| {
+            let write_all = |value| (0..PIECES).all(|_| write(&writer, &[value; PIECE]) == Ok(PIECE));
+            let writers: Vec<_> = (1..=3_u8).map(|value| scope.spawn(move || write_all(value))).collect();
+            writers.into_iter().all(|writer| writer.join().unwrap_or(false))
+        });
+        expect!(all_went);
         drop(writer);
         let mut all = Vec::new();
         std::fs::File::from(reader).read_to_end(&mut all).or_fail()?;
         expect_eq!(all.len(), 3 * PIECES * PIECE);
         expect!(all.chunks(PIECE).all(|piece| piece.iter().all(|byte| *byte == piece[0])));
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Memory of so many pages, followed by a hole.
@@ -193,11 +192,14 @@ fn a_write_that_stops_half_way_leaves_its_room() -> Outcome {
             unsafe { std::slice::from_raw_parts_mut(start, length) }.copy_from_slice(&pattern(0, length));
             write_from(start, length + 3 * PAGE)
         })?;
-        let some = usize::try_from(some.or_fail()?).or_fail()?;
-        expect!((1..=5 * PAGE).contains(&some));
-        let mut buffer = vec![0; LARGE];
-        expect_eq!(read(&reader, &mut buffer), Ok(some));
-        expect!(buffer[..some] == pattern(0, some));
+        // Linux's unix sockets take all of a piece or nothing.
+        if let Ok(some) = some {
+            let some = usize::try_from(some).or_fail()?;
+            expect!((1..=5 * PAGE).contains(&some));
+            let mut buffer = vec![0; LARGE];
+            expect_eq!(read(&reader, &mut buffer), Ok(some));
+            expect!(buffer[..some] == pattern(0, some));
+        }
         // Nothing is in the way of a pipe's full capacity.
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).or_fail()?;
         expect_eq!(write(&writer, &vec![1; LARGE]), Ok(LARGE));
@@ -220,14 +222,12 @@ fn a_read_that_stops_half_way_leaves_the_rest() -> Outcome {
             let bytes = unsafe { std::slice::from_raw_parts(start, length) };
             Ok::<_, Errno>(bytes[..(count as usize).min(length)].to_vec())
         })?;
-        let some = some.or_fail()?;
+        let some = some.unwrap_or_default();
         expect!(some == pattern(0, some.len()));
-        // What a stream gives in the end may begin anew behind a hole, but not before what has been read.
         let mut buffer = vec![0; LARGE];
         let count = read(&reader, &mut buffer).or_fail()?;
-        let at = LARGE - count;
-        expect!(at >= some.len());
-        expect!(buffer[..count] == pattern(at, count));
+        expect_eq!(count, LARGE - some.len());
+        expect!(buffer[..count] == pattern(some.len(), count));
     }
     Ok(())
 }
