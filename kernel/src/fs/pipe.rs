@@ -168,18 +168,27 @@ impl PipeEnd {
         Ok(direct + stored)
     }
 
-    /// Shows up to `length` bytes to another pipe too, without taking them: tee(2). Both have the pages then.
+    /// Shows up to `length` bytes to another pipe too, or if it `takes` them moves them there: tee(2), and splice(2)
+    /// between pipes. The pages go as they are.
     ///
     /// # Errors
     /// Blocks while this pipe is empty or the other is full. `EINVAL` (they are one), `EPIPE`, `ENOMEM`.
-    pub fn tee(&self, to: &Self, length: usize) -> TryResult<usize> {
+    pub fn pass_on(&self, to: &Self, length: usize, takes: bool) -> TryResult<usize> {
         if Arc::ptr_eq(&self.pipe, &to.pipe) {
             return Err(Errno::EINVAL.into());
         }
         // Two pipes at once: the one with the lower address first.
         let swapped = Arc::as_ptr(&self.pipe) > Arc::as_ptr(&to.pipe);
         let (first, second) = if swapped { (&to.pipe, &self.pipe) } else { (&self.pipe, &to.pipe) };
-        let (mut first, mut second) = (first.state.lock(), second.state.lock_below(1));
+        let (mut first, mut second) = loop {
+            let (first, second) = (first.state.lock(), second.state.lock_below(1));
+            let source = if swapped { &second } else { &first };
+            if !takes || !source.bytes.is_borrowed() {
+                break (first, second);
+            }
+            drop((first, second));
+            core::hint::spin_loop();
+        };
         let (source, target) = if swapped { (&mut second, &mut first) } else { (&mut first, &mut second) };
         if target.readers == 0 {
             return Err(Errno::EPIPE.into());
@@ -190,10 +199,17 @@ impl PipeEnd {
         if source.bytes.is_empty() || target.bytes.room() == 0 {
             return Err(TryError::WouldBlock);
         }
-        let copied = source.bytes.share_into(&mut target.bytes, length).map_err(|_| Errno::ENOMEM)?;
+        let passed = source.bytes.share_into(&mut target.bytes, length).map_err(|_| Errno::ENOMEM)?;
+        if takes {
+            source.bytes.consume(passed);
+        }
+        let wakes_writers = takes && source.bytes.room() >= ATOMIC_BYTES;
         drop((first, second));
         to.pipe.queue.wake(Events::IN | Events::RDNORM);
-        Ok(copied)
+        if wakes_writers {
+            self.pipe.queue.wake(Events::OUT | Events::WRNORM);
+        }
+        Ok(passed)
     }
 
     /// Changes how much the pipe may hold; rounded up to a power of two of at least a page.

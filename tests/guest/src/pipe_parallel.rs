@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, tee};
+use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice, tee};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use nix::unistd::{pipe, read, write};
@@ -22,7 +22,7 @@ crate::tests! {
     large_writes_are_not_mixed
     a_write_that_stops_half_way_leaves_its_room
     a_read_that_stops_half_way_leaves_the_rest
-    what_a_tee_shares_stays_as_it_was
+    what_pipes_share_stays_as_it_was
     a_peek_sees_what_is_read_next
     small_and_large_pieces_take_no_more_than_the_capacity
 }
@@ -232,7 +232,7 @@ fn a_read_that_stops_half_way_leaves_the_rest() -> Outcome {
     Ok(())
 }
 
-fn what_a_tee_shares_stays_as_it_was() -> Outcome {
+fn what_pipes_share_stays_as_it_was() -> Outcome {
     let ((one_out, one_in), (two_out, two_in)) = (pipe().or_fail()?, pipe().or_fail()?);
     let mut numbers = Numbers(11);
     let (mut sent, mut seen) = (Vec::new(), Vec::new());
@@ -252,6 +252,16 @@ fn what_a_tee_shares_stays_as_it_was() -> Outcome {
             tee(&one_out, &two_in, numbers.next(2 * LARGE) + 1, SpliceFFlags::SPLICE_F_NONBLOCK)
         {
             seen.extend_from_slice(&sent[from..from + count]);
+        }
+        // Bytes that are moved are as good as read.
+        let most = numbers.next(2 * PAGE) + 1;
+        if numbers.next(3) == 0
+            && let Ok(count) = splice(&one_out, None, &two_in, None, most, SpliceFFlags::SPLICE_F_NONBLOCK)
+        {
+            let from = first.len();
+            let moved = sent[from..from + count].to_vec();
+            seen.extend_from_slice(&moved);
+            first.extend(moved);
         }
         let mut buffer = vec![0; numbers.next(2 * PAGE) + 1];
         if let Ok(count) = read(&one_out, &mut buffer) {
