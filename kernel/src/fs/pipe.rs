@@ -239,8 +239,10 @@ impl File for PipeEnd {
         if state.bytes.is_empty() {
             return if state.writers == 0 { Ok(0) } else { Err(TryError::WouldBlock) };
         }
+        let wanted = state.bytes.len().min(buffer.remaining());
+        buffer.check_target(wanted)?;
         let moved;
-        if state.bytes.len().min(buffer.remaining()) >= LARGE_BYTES {
+        if wanted >= LARGE_BYTES {
             (state, moved) = drain_unlocked(&self.pipe.state, state, buffer);
         } else {
             moved = drain(&mut state.bytes, buffer);
@@ -269,7 +271,7 @@ impl File for PipeEnd {
         }
         // A short write goes as a whole: its memory has to be there first.
         if wanted <= ATOMIC_BYTES
-            && let Err((_, fault)) = buffer.probe(0, false)
+            && let Err((_, fault)) = buffer.probe(0, usize::MAX, false)
         {
             return Err(fault.into());
         }

@@ -94,8 +94,11 @@ impl Socket {
             return (contents, result);
         }
         let sender = contents.identity_here();
+        let wanted = contents.bytes.len().min(buffer.remaining());
         let count;
-        if contents.bytes.len().min(buffer.remaining()) >= LARGE_BYTES {
+        if let Err(fault) = buffer.check_target(wanted) {
+            count = Err(fault.into());
+        } else if wanted >= LARGE_BYTES {
             (contents, count) = drain_unlocked(&self.inbox.contents, contents, buffer);
         } else {
             count = byte_queue::drain(&mut contents.bytes, buffer);

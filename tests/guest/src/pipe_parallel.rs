@@ -96,8 +96,8 @@ fn many_writers_and_readers_lose_nothing() -> Outcome {
     const READERS: u32 = 3;
     const TOTAL: usize = 1_500_000;
     for (reader, writer) in channels()? {
+        let reader = &reader;
         let counted = std::thread::scope(|scope| {
-            let reader = &reader;
             for value in 1..=WRITERS {
                 let writer = writer.try_clone().or_fail()?;
                 scope.spawn(move || {
@@ -173,8 +173,10 @@ fn before_a_hole<T>(pages: usize, work: impl FnOnce(*mut u8, usize) -> T) -> Res
     // SAFETY: the last page of the mapping, which nothing refers to.
     Errno::result(unsafe { libc::munmap(hole.cast(), PAGE) }).or_fail()?;
     let result = work(start.as_ptr().cast(), pages * PAGE);
-    // SAFETY: the rest of the mapping, which is the function's own.
-    unsafe { munmap(start, pages * PAGE) }.or_fail()?;
+    if pages > 0 {
+        // SAFETY: the rest of the mapping, which is the function's own.
+        unsafe { munmap(start, pages * PAGE) }.or_fail()?;
+    }
     Ok(result)
 }
 
@@ -237,10 +239,9 @@ fn what_pipes_share_stays_as_it_was() -> Outcome {
     let mut numbers = Numbers(11);
     let (mut sent, mut seen) = (Vec::new(), Vec::new());
     let (mut first, mut second) = (Vec::new(), Vec::new());
-    for (file, flags) in [(&one_out, OFlag::O_NONBLOCK), (&two_out, OFlag::O_NONBLOCK)] {
-        fcntl(file, FcntlArg::F_SETFL(flags)).or_fail()?;
+    for file in [&one_out, &one_in, &two_out, &two_in] {
+        fcntl(file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).or_fail()?;
     }
-    fcntl(&one_in, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).or_fail()?;
     for _ in 0..400 {
         let bytes = pattern(sent.len(), numbers.next(3 * PAGE) + 1);
         if let Ok(count) = write(&one_in, &bytes) {

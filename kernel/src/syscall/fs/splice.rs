@@ -464,6 +464,7 @@ pub fn vmsplice(call: &mut Call<'_>) -> SyscallResult {
         probed: None,
         missed: None,
         is_unfinished: false,
+        does_without: false,
         some_is_enough: true,
         is_appended: false,
     };
