@@ -1,7 +1,7 @@
 //! Random bytes: ChaCha20 over a seed of the processor's.
 
-use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use chacha20::ChaCha20Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
 
 use crate::arch::cpu;
 use crate::sync::SpinLock;

@@ -24,6 +24,7 @@ pub struct IoBuffer<'a> {
     appends: bool,
     missed: Option<PageFault>,
     is_unfinished: bool,
+    waits_for_pages: bool,
 }
 
 /// The lock that makes a transfer atomic, of files that have [`crate::fs::range_lock::Ranges`].
@@ -67,6 +68,7 @@ impl<'a> IoBuffer<'a> {
             appends: false,
             missed: None,
             is_unfinished: false,
+            waits_for_pages: false,
         }
     }
 
@@ -82,6 +84,7 @@ impl<'a> IoBuffer<'a> {
             appends: false,
             missed: None,
             is_unfinished: false,
+            waits_for_pages: false,
         }
     }
 
@@ -96,7 +99,26 @@ impl<'a> IoBuffer<'a> {
             appends: false,
             missed: None,
             is_unfinished: false,
+            waits_for_pages: false,
         }
+    }
+
+    /// Says that the transfer comes back when a page is missing, before anything is moved.
+    pub const fn set_waiting_for_pages(&mut self, waits: bool) {
+        self.waits_for_pages = waits;
+    }
+
+    /// Looks for a page that is missing for the next `most` bytes, of a read that is to take them all at once: other
+    /// readers would get the rest meanwhile.
+    ///
+    /// # Errors
+    /// The missing page, if the transfer comes back when it is there.
+    #[inline]
+    pub fn check_target(&self, most: usize) -> Result<(), PageFault> {
+        if !self.waits_for_pages {
+            return Ok(());
+        }
+        self.probe(0, most, true).map_err(|(_, fault)| fault)
     }
 
     /// Passes over the next `count` bytes, which an earlier attempt has moved.
@@ -136,18 +158,18 @@ impl<'a> IoBuffer<'a> {
         self.unity = unity;
     }
 
-    /// Checks that the memory of the next bytes, but the first `from`, can be read, or written if `is_target`. The
+    /// Checks that the memory of the next `most` bytes, but the first `from`, can be read, or written if `is_target`. The
     /// first piece is left out: whoever misses it has done nothing yet.
     ///
     /// # Errors
     /// The page that is missing, and how many bytes before it are there.
-    pub fn probe(&self, from: usize, is_target: bool) -> Result<(), (usize, PageFault)> {
+    pub fn probe(&self, from: usize, most: usize, is_target: bool) -> Result<(), (usize, PageFault)> {
         let BufferTarget::User { space, segments, index, within } = &self.target else { return Ok(()) };
-        let (mut at, mut skipped) = (0, *within);
+        let (mut at, mut skipped, most) = (0, *within, most.min(self.remaining()));
         for segment in &segments[*index..] {
             let mut inside = skipped;
             skipped = 0;
-            while inside < segment.length && at < self.remaining() {
+            while inside < segment.length && at < most {
                 let address = segment.address.wrapping_add(inside);
                 let count = (segment.length - inside).min(PIECE_BYTES - address % PIECE_BYTES);
                 if at > 0 && at + count > from {

@@ -15,6 +15,7 @@ pub mod acl;
 pub mod aio_share;
 pub mod anonymous;
 pub mod buffer;
+pub mod byte_queue;
 pub mod dentry;
 pub mod descriptor;
 pub mod devices;

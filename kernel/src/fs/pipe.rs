@@ -3,12 +3,13 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt::Write;
-use heddle_kernel_core::pipe::Ring;
 use linux_raw_sys::{general as linux, ioctl};
 
-use crate::arch::paging::PAGE_SIZE;
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
+use crate::fs::byte_queue::{
+    ByteQueue, HasBytes, LARGE_BYTES, drain, drain_unlocked, fill, fill_unlocked, is_large, lock_to_read,
+};
 use crate::fs::inode::Contents;
 use crate::fs::offer::{OFFER_BYTES, OfferPlace, ReadOffer};
 use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, setup};
@@ -34,13 +35,19 @@ pub struct Pipe {
 }
 
 struct PipeState {
-    ring: Ring,
+    bytes: ByteQueue,
     offer: OfferPlace,
     readers: u32,
     writers: u32,
     /// How often each side has been opened: the other side's opening waits for it.
     reader_openings: u64,
     writer_openings: u64,
+}
+
+impl HasBytes for PipeState {
+    fn bytes(&mut self) -> &mut ByteQueue {
+        &mut self.bytes
+    }
 }
 
 /// One end of a pipe, as it was opened.
@@ -62,7 +69,7 @@ impl Pipe {
     /// `ENOMEM`.
     pub fn new(named: bool) -> Result<Arc<Self>, Errno> {
         let state = PipeState {
-            ring: Ring::new(CAPACITY),
+            bytes: ByteQueue::new(CAPACITY),
             offer: OfferPlace::new(),
             readers: 0,
             writers: 0,
@@ -122,7 +129,7 @@ impl PipeEnd {
     /// Bytes the pipe may hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.pipe.state.lock().ring.capacity()
+        self.pipe.state.lock().bytes.capacity()
     }
 
     /// Whether both are ends of one pipe.
@@ -130,20 +137,28 @@ impl PipeEnd {
         Arc::ptr_eq(&self.pipe, &other.pipe)
     }
 
-    /// Writes to the memory of a reader that waits, as far as it is there, and the rest to the ring.
+    /// Writes to the memory of a reader that waits, as far as it is there, and the rest to the pipe.
     #[inline(never)]
-    fn write_directly(
+    fn write_large(
         &self,
         mut state: SpinGuard<'_, PipeState>,
         buffer: &mut IoBuffer<'_>,
         room: usize,
     ) -> TryResult<usize> {
-        let (direct, reader) = state.offer.fill(buffer);
-        let stored = match fill_ring(&mut state.ring, buffer, room) {
+        let (direct, reader) = if state.bytes.is_empty() { state.offer.fill(buffer) } else { (0, None) };
+        let stored = if is_large(buffer.remaining().min(room), direct) {
+            fill_unlocked((&self.pipe.state, &self.pipe.queue), state, buffer, room, |state| {
+                state.readers > 0
+            })
+        } else {
+            let result = fill(&mut state.bytes, buffer, room);
+            drop(state);
+            result
+        };
+        let stored = match stored {
             Err(_) if direct > 0 => 0,
             result => result?,
         };
-        drop(state);
         // Listeners are told as of any write, and the reader's registration goes with its wake, so that the next
         // write's turn is another's.
         self.pipe.queue.wake(Events::IN | Events::RDNORM);
@@ -153,39 +168,48 @@ impl PipeEnd {
         Ok(direct + stored)
     }
 
-    /// Copies up to `length` bytes to another pipe without taking them: tee(2).
+    /// Shows up to `length` bytes to another pipe too, or if it `takes` them moves them there: tee(2), and splice(2)
+    /// between pipes. The pages go as they are.
     ///
     /// # Errors
     /// Blocks while this pipe is empty or the other is full. `EINVAL` (they are one), `EPIPE`, `ENOMEM`.
-    pub fn tee(&self, to: &Self, length: usize) -> TryResult<usize> {
+    pub fn pass_on(&self, to: &Self, length: usize, takes: bool) -> TryResult<usize> {
         if Arc::ptr_eq(&self.pipe, &to.pipe) {
             return Err(Errno::EINVAL.into());
         }
         // Two pipes at once: the one with the lower address first.
         let swapped = Arc::as_ptr(&self.pipe) > Arc::as_ptr(&to.pipe);
         let (first, second) = if swapped { (&to.pipe, &self.pipe) } else { (&self.pipe, &to.pipe) };
-        let (mut first, mut second) = (first.state.lock(), second.state.lock_below(1));
+        let (mut first, mut second) = loop {
+            let (first, second) = (first.state.lock(), second.state.lock_below(1));
+            let source = if swapped { &second } else { &first };
+            if !takes || !source.bytes.is_borrowed() {
+                break (first, second);
+            }
+            drop((first, second));
+            core::hint::spin_loop();
+        };
         let (source, target) = if swapped { (&mut second, &mut first) } else { (&mut first, &mut second) };
         if target.readers == 0 {
             return Err(Errno::EPIPE.into());
         }
-        if source.ring.is_empty() && source.writers == 0 || length == 0 {
+        if source.bytes.is_empty() && source.writers == 0 || length == 0 {
             return Ok(0);
         }
-        if source.ring.is_empty() || target.ring.room() == 0 {
+        if source.bytes.is_empty() || target.bytes.room() == 0 {
             return Err(TryError::WouldBlock);
         }
-        let mut copied = 0;
-        let (one, two) = source.ring.parts();
-        for part in [one, two] {
-            let part = &part[..part.len().min(length - copied)];
-            let room = target.ring.room();
-            let mut buffer = IoBuffer::kernel_in(part);
-            copied += fill_ring(&mut target.ring, &mut buffer, room)?;
+        let passed = source.bytes.share_into(&mut target.bytes, length).map_err(|_| Errno::ENOMEM)?;
+        if takes {
+            source.bytes.consume(passed);
         }
+        let wakes_writers = takes && source.bytes.room() >= ATOMIC_BYTES;
         drop((first, second));
         to.pipe.queue.wake(Events::IN | Events::RDNORM);
-        Ok(copied)
+        if wakes_writers {
+            self.pipe.queue.wake(Events::OUT | Events::WRNORM);
+        }
+        Ok(passed)
     }
 
     /// Changes how much the pipe may hold; rounded up to a power of two of at least a page.
@@ -194,7 +218,7 @@ impl PipeEnd {
     /// `EBUSY`: it holds more.
     pub fn set_capacity(&self, capacity: usize) -> Result<usize, Errno> {
         let capacity = capacity.max(ATOMIC_BYTES).next_power_of_two();
-        if !self.pipe.state.lock().ring.set_capacity(capacity) {
+        if !self.pipe.state.lock().bytes.set_capacity(capacity) {
             return Err(Errno::EBUSY);
         }
         self.pipe.queue.wake(Events::OUT | Events::WRNORM);
@@ -202,65 +226,29 @@ impl PipeEnd {
     }
 }
 
-/// Copies from the ring into the buffer and consumes what was copied.
-///
-/// # Errors
-/// A fault before the first byte.
-pub fn drain_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>) -> TryResult<usize> {
-    let mut moved = 0;
-    while !ring.is_empty() && buffer.remaining() > 0 {
-        let before = buffer.done();
-        let result = buffer.copy_out(ring.parts().0);
-        let copied = buffer.done() - before;
-        ring.consume(copied);
-        moved += copied;
-        if let Err(fault) = result {
-            return if moved > 0 { Ok(moved) } else { Err(fault.into()) };
-        }
-    }
-    Ok(moved)
-}
-
-/// Copies at most `limit` bytes from the buffer into the ring.
-///
-/// # Errors
-/// A fault before the first byte, `ENOMEM`.
-pub fn fill_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>, limit: usize) -> TryResult<usize> {
-    let mut moved = 0;
-    let limit = limit.min(buffer.remaining());
-    while moved < limit && ring.room() > 0 {
-        if ring.reserve(limit - moved).is_err() {
-            return if moved > 0 { Ok(moved) } else { Err(Errno::ENOMEM.into()) };
-        }
-        let before = buffer.done();
-        let free = ring.free();
-        let length = free.len().min(limit - moved);
-        let result = buffer.copy_in(&mut free[..length]);
-        let copied = buffer.done() - before;
-        ring.commit(copied);
-        moved += copied;
-        if let Err(fault) = result {
-            return if moved > 0 { Ok(moved) } else { Err(fault.into()) };
-        }
-    }
-    Ok(moved)
-}
-
 impl File for PipeEnd {
     fn held_pages(&self) -> usize {
-        if self.reads { self.pipe.state.lock().ring.storage_bytes() / PAGE_SIZE } else { 0 }
+        if self.reads { self.pipe.state.lock().bytes.pages() } else { 0 }
     }
 
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() == 0 {
             return Ok(0);
         }
-        let mut state = self.pipe.state.lock();
-        if state.ring.is_empty() {
+        let mut state = lock_to_read(&self.pipe.state);
+        if state.bytes.is_empty() {
             return if state.writers == 0 { Ok(0) } else { Err(TryError::WouldBlock) };
         }
-        let moved = drain_ring(&mut state.ring, buffer)?;
-        let wakes = state.ring.room() >= ATOMIC_BYTES;
+        let wanted = state.bytes.len().min(buffer.remaining());
+        buffer.check_target(wanted)?;
+        let moved;
+        if wanted >= LARGE_BYTES {
+            (state, moved) = drain_unlocked(&self.pipe.state, state, buffer);
+        } else {
+            moved = drain(&mut state.bytes, buffer);
+        }
+        let moved = moved?;
+        let wakes = state.bytes.room() >= ATOMIC_BYTES;
         drop(state);
         if wakes {
             self.pipe.queue.wake(Events::OUT | Events::WRNORM);
@@ -277,20 +265,20 @@ impl File for PipeEnd {
         if wanted == 0 {
             return Ok(0);
         }
-        let room = state.ring.room();
+        let room = state.bytes.room();
         if room == 0 || wanted <= ATOMIC_BYTES && room < wanted {
             return Err(TryError::WouldBlock);
         }
         // A short write goes as a whole: its memory has to be there first.
         if wanted <= ATOMIC_BYTES
-            && let Err((_, fault)) = buffer.probe(0, false)
+            && let Err((_, fault)) = buffer.probe(0, usize::MAX, false)
         {
             return Err(fault.into());
         }
-        if wanted >= OFFER_BYTES && state.offer.is_taken() && state.ring.is_empty() {
-            return self.write_directly(state, buffer, room);
+        if wanted >= LARGE_BYTES || wanted >= OFFER_BYTES && state.offer.is_taken() {
+            return self.write_large(state, buffer, room);
         }
-        let moved = fill_ring(&mut state.ring, buffer, room)?;
+        let moved = fill(&mut state.bytes, buffer, room)?;
         drop(state);
         self.pipe.queue.wake(Events::IN | Events::RDNORM);
         Ok(moved)
@@ -298,7 +286,7 @@ impl File for PipeEnd {
 
     fn offer(&self, offer: ReadOffer) {
         let mut state = self.pipe.state.lock();
-        let is_wanted = state.ring.is_empty() && state.writers > 0 && !state.offer.is_taken();
+        let is_wanted = state.bytes.is_empty() && state.writers > 0 && !state.offer.is_taken();
         if is_wanted && self.pipe.queue.has_one_taker() {
             state.offer.put(offer);
         }
@@ -323,7 +311,7 @@ impl File for PipeEnd {
         }
         let mut ready = Events::empty();
         if self.reads {
-            if !state.ring.is_empty() {
+            if !state.bytes.is_empty() {
                 ready |= Events::IN | Events::RDNORM;
             }
             // Without a writer since this end was opened, a FIFO has not ended but not begun.
@@ -333,7 +321,7 @@ impl File for PipeEnd {
             }
         }
         if self.writes {
-            if state.ring.room() >= ATOMIC_BYTES {
+            if state.bytes.room() >= ATOMIC_BYTES {
                 ready |= Events::OUT | Events::WRNORM;
             }
             if state.readers == 0 {
@@ -346,7 +334,7 @@ impl File for PipeEnd {
     fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
         match request {
             ioctl::FIONREAD => {
-                let length = self.pipe.state.lock().ring.len() as u32;
+                let length = self.pipe.state.lock().bytes.len() as u32;
                 crate::call::put(call, argument, &length.to_ne_bytes())?;
                 Ok(0)
             }

@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use heddle_kernel_core::fallible::extend_items_reserved;
-use heddle_kernel_core::pipe::Ring;
 
 use crate::error::Errno;
 use crate::fs::OpenFile;
+use crate::fs::byte_queue::{ByteQueue, HasBytes};
 use crate::fs::offer::{OfferPlace, ReadOffer};
 use crate::memory::fallible;
 use crate::net::in_flight::InFlightCharge;
@@ -190,7 +190,7 @@ pub(super) struct StreamMark {
 /// The messages in a receive queue.
 pub(super) struct InboxContents {
     /// The bytes of a stream.
-    pub ring: Ring,
+    pub bytes: ByteQueue,
     /// Memory of a reader that waits for them.
     pub offer: OfferPlace,
     /// Control data in the order of the stream.
@@ -234,7 +234,24 @@ pub(super) struct Readiness {
     pub is_closed: bool,
 }
 
+impl HasBytes for InboxContents {
+    fn bytes(&mut self) -> &mut ByteQueue {
+        &mut self.bytes
+    }
+
+    fn take_borrowed(&mut self, count: usize) {
+        self.bytes.take_borrowed(count);
+        self.note_read(count);
+    }
+}
+
 impl InboxContents {
+    /// So many bytes of the stream have been read.
+    pub fn note_read(&mut self, count: usize) {
+        self.read += count as u64;
+        self.move_peek(count, true);
+    }
+
     /// Where a peek starts.
     pub fn peek_start(&self) -> usize {
         usize::try_from(self.peek_offset).unwrap_or(0)
@@ -257,7 +274,7 @@ impl InboxContents {
 
     /// Room for the bytes of a stream, of which the sender may have `limit` wait.
     pub fn room(&self, limit: usize) -> usize {
-        limit.saturating_sub(self.ring.len()).min(self.ring.room())
+        limit.saturating_sub(self.bytes.len()).min(self.bytes.room())
     }
 
     /// The sender of the next bytes, as far as it is known.
@@ -322,15 +339,20 @@ impl InboxContents {
         taken
     }
 
+    /// Whether nothing more is sent, or read.
+    pub const fn has_ended(&self) -> bool {
+        self.ended || self.closed
+    }
+
     fn has_data(&self) -> bool {
-        !self.ring.is_empty() || !self.messages.is_empty()
+        !self.bytes.is_empty() || !self.messages.is_empty()
     }
 }
 
 impl Inbox {
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
         let contents = InboxContents {
-            ring: Ring::new(CAPACITY),
+            bytes: ByteQueue::new(CAPACITY),
             offer: OfferPlace::new(),
             marks: VecDeque::new(),
             read: 0,
@@ -461,7 +483,7 @@ impl Inbox {
     pub(super) fn bytes_to_read(&self, style: Style) -> usize {
         let contents = self.contents.lock();
         match style {
-            Style::Stream | Style::Packets => contents.ring.len() + contents.message_bytes,
+            Style::Stream | Style::Packets => contents.bytes.len() + contents.message_bytes,
             Style::Datagram => contents.messages.front().map_or(0, |message| message.bytes.len()),
         }
     }
@@ -498,10 +520,10 @@ impl Inbox {
         let unread = contents.has_data();
         let messages = core::mem::take(&mut contents.messages);
         let marks = core::mem::take(&mut contents.marks);
-        let length = contents.ring.len();
-        contents.ring.consume(length);
+        let bytes = contents.bytes.take();
         drop(contents);
         // Files that were on their way are closed without the lock: that may lead back here.
+        drop(bytes);
         drop(messages);
         drop(marks);
         self.queue.wake(Events::all());

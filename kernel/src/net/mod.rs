@@ -438,7 +438,7 @@ impl Socket {
 impl File for Socket {
     fn held_pages(&self) -> usize {
         let contents = self.inbox.contents.lock();
-        (contents.ring.storage_bytes() + contents.message_bytes) / PAGE_SIZE
+        contents.bytes.pages() + contents.message_bytes / PAGE_SIZE
     }
 
     fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {

@@ -2,9 +2,10 @@
 
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::IoBuffer;
-use crate::fs::pipe::drain_ring;
+use crate::fs::byte_queue::{self, LARGE_BYTES, drain_unlocked, lock_to_read};
 use crate::net::inbox::{InboxContents, InboxMessage};
 use crate::net::{Ancillary, Sender, Socket, Style};
+use crate::sync::SpinGuard;
 use crate::wait::queue::Events;
 
 /// How to receive.
@@ -40,17 +41,19 @@ impl Socket {
     pub fn receive(&self, buffer: &mut IoBuffer<'_>, how: ReceiveHow) -> TryResult<Received> {
         let ReceiveHow { peek, goes_on, no_wait } = how;
         let is_told = self.inbox.passes_identity();
-        let mut contents = self.inbox.contents.lock();
+        let mut contents = lock_to_read(&self.inbox.contents);
         let received = match self.style {
             Style::Stream if goes_on && is_told && contents.starts_sending() => {
                 return Err(TryError::WouldBlock);
             }
-            Style::Stream if peek && (1..=contents.peek_start()).contains(&contents.ring.len()) => {
+            Style::Stream if peek && (1..=contents.peek_start()).contains(&contents.bytes.len()) => {
                 let has_ended = contents.ended || contents.closed;
                 return if has_ended { Ok(Received::default()) } else { Err(TryError::WouldBlock) };
             }
-            Style::Stream if !contents.ring.is_empty() => {
-                receive_bytes(&mut contents, buffer, peek, is_told)?
+            Style::Stream if !contents.bytes.is_empty() => {
+                let result;
+                (contents, result) = self.receive_bytes(contents, buffer, peek, is_told);
+                result?
             }
             Style::Datagram | Style::Packets if !contents.messages.is_empty() => {
                 receive_message(&mut contents, buffer, peek)?
@@ -76,38 +79,55 @@ impl Socket {
         }
         Ok(received)
     }
+
+    fn receive_bytes<'a>(
+        &'a self,
+        mut contents: SpinGuard<'a, InboxContents>,
+        buffer: &mut IoBuffer<'_>,
+        peek: bool,
+        is_told: bool,
+    ) -> (SpinGuard<'a, InboxContents>, TryResult<Received>) {
+        let boundary = contents.boundary(is_told);
+        buffer.truncate(usize::try_from(boundary - contents.read).unwrap_or(usize::MAX));
+        if peek {
+            let result = peek_bytes(&mut contents, buffer);
+            return (contents, result);
+        }
+        let sender = contents.identity_here();
+        let wanted = contents.bytes.len().min(buffer.remaining());
+        let count;
+        if let Err(fault) = buffer.check_target(wanted) {
+            count = Err(fault.into());
+        } else if wanted >= LARGE_BYTES {
+            (contents, count) = drain_unlocked(&self.inbox.contents, contents, buffer);
+        } else {
+            count = byte_queue::drain(&mut contents.bytes, buffer);
+            if let Ok(count) = count {
+                contents.note_read(count);
+            }
+        }
+        let received = count.map(|count| {
+            let ancillary = contents.take_marks(sender);
+            Received { count, length: count, ancillary, sender: None }
+        });
+        (contents, received)
+    }
 }
 
-fn receive_bytes(
-    contents: &mut InboxContents,
-    buffer: &mut IoBuffer<'_>,
-    peek: bool,
-    is_told: bool,
-) -> TryResult<Received> {
-    let boundary = contents.boundary(is_told);
-    buffer.truncate(usize::try_from(boundary - contents.read).unwrap_or(usize::MAX));
+/// Shows bytes that stay to be received again.
+fn peek_bytes(contents: &mut InboxContents, buffer: &mut IoBuffer<'_>) -> TryResult<Received> {
     let sender = contents.identity_here();
-    if peek {
-        let skip = contents.peek_start();
-        let (first, second) = contents.ring.parts();
-        let skipped = skip.min(first.len());
-        let (first, second) = (&first[skipped..], second.get(skip - skipped..).unwrap_or_default());
-        let count = buffer.copy_out(first)? + buffer.copy_out(second)?;
-        contents.move_peek(count, false);
-        let end = contents.read + (skip + count) as u64;
-        let mut seen = contents.marks.iter().take_while(|mark| mark.range.start < end);
-        let files = seen.find(|mark| !mark.ancillary.files().is_empty()).or(contents.marks.front());
-        let files = files.filter(|mark| mark.range.start < end);
-        let mut ancillary = files.map(|mark| mark.ancillary.duplicate()).transpose()?;
-        if let Some(ancillary) = &mut ancillary {
-            ancillary.identity = sender;
-        }
-        return Ok(Received { count, length: count, ancillary, sender: None });
+    let skip = contents.peek_start();
+    let count = byte_queue::peek(&contents.bytes, buffer, skip)?;
+    contents.move_peek(count, false);
+    let end = contents.read + (skip + count) as u64;
+    let mut seen = contents.marks.iter().take_while(|mark| mark.range.start < end);
+    let files = seen.find(|mark| !mark.ancillary.files().is_empty()).or(contents.marks.front());
+    let files = files.filter(|mark| mark.range.start < end);
+    let mut ancillary = files.map(|mark| mark.ancillary.duplicate()).transpose()?;
+    if let Some(ancillary) = &mut ancillary {
+        ancillary.identity = sender;
     }
-    let count = drain_ring(&mut contents.ring, buffer)?;
-    contents.read += count as u64;
-    contents.move_peek(count, true);
-    let ancillary = contents.take_marks(sender);
     Ok(Received { count, length: count, ancillary, sender: None })
 }
 

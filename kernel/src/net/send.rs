@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::IoBuffer;
+use crate::fs::byte_queue::{fill, fill_unlocked, is_large};
 use crate::fs::offer::OFFER_BYTES;
-use crate::fs::pipe::fill_ring;
 use crate::memory::fallible;
 use crate::net::inbox::{InboxContents, InboxMessage, StreamMark};
 use crate::net::{Ancillary, Inbox, Socket, Style, WRITING};
@@ -52,14 +52,21 @@ impl Socket {
     /// Sends bytes to the memory of a reader that waits, as far as it is there, and the rest to the inbox.
     fn send_large(&self, inbox: &Inbox, buffer: &mut IoBuffer<'_>) -> TryResult<usize> {
         let limit = self.options().send_limit();
-        // Under one lock, so that nobody's bytes come between.
         let mut contents = inbox.contents.lock();
         let (direct, reader) = fill_offer(&mut contents, buffer);
-        let stored = match send_bytes(&mut contents, buffer, &mut None, limit) {
+        let room = contents.room(limit);
+        let stored = if is_large(buffer.remaining().min(room), direct) && !contents.has_ended() {
+            let objects = (&inbox.contents, &inbox.queue);
+            fill_unlocked(objects, contents, buffer, room, |contents| !contents.has_ended())
+        } else {
+            let result = send_bytes(&mut contents, buffer, &mut None, limit);
+            drop(contents);
+            result
+        };
+        let stored = match stored {
             Err(_) if direct > 0 => 0,
             result => result?,
         };
-        drop(contents);
         inbox.queue.wake(Events::IN | Events::RDNORM);
         if let Some(reader) = reader {
             reader.wake();
@@ -105,8 +112,8 @@ impl Socket {
 
 /// Copies to the memory of a reader that waits. Returns the bytes, and whom to wake.
 fn fill_offer(contents: &mut InboxContents, buffer: &mut IoBuffer<'_>) -> (usize, Option<Watch>) {
-    let is_plain = contents.marks.is_empty() && contents.ring.is_empty() && contents.peek_offset < 0;
-    if !contents.offer.is_taken() || !is_plain || contents.closed || contents.ended {
+    let is_plain = contents.marks.is_empty() && contents.bytes.is_empty() && contents.peek_offset < 0;
+    if !contents.offer.is_taken() || !is_plain || contents.has_ended() {
         return (0, None);
     }
     let filled = contents.offer.fill(buffer);
@@ -120,7 +127,7 @@ fn send_bytes(
     ancillary: &mut Option<Ancillary>,
     limit: usize,
 ) -> TryResult<usize> {
-    if contents.closed || contents.ended {
+    if contents.has_ended() {
         return Err(Errno::EPIPE.into());
     }
     if buffer.remaining() == 0 {
@@ -131,8 +138,8 @@ fn send_bytes(
         return Err(TryError::WouldBlock);
     }
     contents.marks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    let position = contents.read + contents.ring.len() as u64;
-    let moved = fill_ring(&mut contents.ring, buffer, room)?;
+    let position = contents.read + contents.bytes.len() as u64;
+    let moved = fill(&mut contents.bytes, buffer, room)?;
     if let Some(ancillary) = ancillary.take() {
         let range = position..position + moved as u64;
         match contents.marks.back_mut() {

@@ -92,6 +92,11 @@ pub trait Operation: Send + Sync + 'static {
         None
     }
 
+    /// A page that it asked for can't be brought in. Whether it goes on with what is there.
+    fn does_without(&mut self) -> bool {
+        false
+    }
+
     /// Gets what [`Step::Acquire`] asks for.
     fn acquire(&mut self) -> impl Future<Output = Result<(), Errno>> + Send {
         core::future::ready(Ok(()))
@@ -132,6 +137,7 @@ pub fn carry_out<O: Operation>(
                 Some(Ok(())) => break Step::Again,
                 // The agent waits for memory, if there is any for the future.
                 Some(Err(Errno::ENOMEM)) if heap::reserve(1).is_ok() => break step,
+                Some(Err(Errno::EFAULT)) if operation.does_without() => {}
                 Some(Err(error)) => return Started::Finished(operation.end(error)),
                 None => break step,
             },
@@ -165,6 +171,7 @@ fn go_on<A: Agent, O: Operation>(
                 Step::Fault(fault) => match agent.fault_in(fault).await {
                     // As many pages as the program likes may be missing, one after the other.
                     Ok(()) => pace(&agent, &mut budget, FAULT_COST).await,
+                    Err(Errno::EFAULT) if operation.does_without() => Ok(()),
                     Err(error) => Err(error),
                 },
                 Step::Acquire => operation.acquire().await,

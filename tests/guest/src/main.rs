@@ -43,6 +43,7 @@ mod pi;
 mod pidfd;
 mod pipe;
 mod pipe_memory;
+mod pipe_parallel;
 mod poll;
 mod preemption;
 mod privilege;
@@ -83,6 +84,7 @@ const FAMILIES: &[&[Test]] = &[
     delivery::TESTS,
     pipe::TESTS,
     pipe_memory::TESTS,
+    pipe_parallel::TESTS,
     waiting::TESTS,
     watchers::TESTS,
     progress::TESTS,

@@ -156,6 +156,7 @@ fn start(
         probed: None,
         missed: None,
         is_unfinished: false,
+        does_without: false,
         some_is_enough: false,
         is_appended: flags & linux::RWF_APPEND != 0,
     };

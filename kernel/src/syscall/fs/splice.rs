@@ -115,6 +115,16 @@ enum CopyManner {
 impl Copy {
     /// Moves a piece; whether that was the last.
     fn move_some(&mut self) -> TryResult<bool> {
+        if let (Some(from), Some(to)) =
+            (downcast::<PipeEnd>(&self.from.open), downcast::<PipeEnd>(&self.to.open))
+        {
+            let moved = from.pass_on(to, self.left, true)?;
+            self.done += moved;
+            self.left -= moved;
+            self.from.open.report(linux::IN_ACCESS);
+            self.to.open.report(linux::IN_MODIFY);
+            return Ok(moved == 0 || self.left == 0);
+        }
         if self.held.is_empty() {
             let stream = !self.from.open.file.is_seekable();
             if stream && !self.to.open.file.poll(&self.to.open, None, Events::OUT)?.contains(Events::OUT) {
@@ -388,7 +398,7 @@ impl Operation for Tee {
     fn attempt(&mut self) -> TryResult<usize> {
         let from = downcast::<PipeEnd>(&self.from).ok_or(Errno::EINVAL)?;
         let to = downcast::<PipeEnd>(&self.to).ok_or(Errno::EINVAL)?;
-        from.tee(to, self.length)
+        from.pass_on(to, self.length, false)
     }
 
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
@@ -454,6 +464,7 @@ pub fn vmsplice(call: &mut Call<'_>) -> SyscallResult {
         probed: None,
         missed: None,
         is_unfinished: false,
+        does_without: false,
         some_is_enough: true,
         is_appended: false,
     };

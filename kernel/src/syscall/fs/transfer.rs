@@ -78,6 +78,8 @@ pub struct Transfer {
     pub missed: Option<PageFault>,
     /// The last attempt got on without moving anything.
     pub is_unfinished: bool,
+    /// Some of the memory will never be there: it ends before that.
+    pub does_without: bool,
     /// A write ends with what there was room for.
     pub some_is_enough: bool,
     /// Whether it appends, whatever the file's flags say (`RWF_APPEND`).
@@ -136,6 +138,7 @@ impl Transfer {
         if self.has_positions {
             buffer.truncate(ATTEMPT_BYTES);
         }
+        buffer.set_waiting_for_pages(!self.does_without);
         let operate = |buffer: &mut IoBuffer<'_>, offset| match self.direction {
             TransferDirection::Read => open.file.read(open, buffer, offset),
             TransferDirection::Write => open.file.write(open, buffer, offset),
@@ -149,7 +152,7 @@ impl Transfer {
             // A write must not stop in its middle; a read that did so begins anew, and then looks first.
             if self.held.is_none()
                 && (!is_target || self.probed.is_some())
-                && let Err((there, fault)) = buffer.probe(self.probed.unwrap_or(0), is_target)
+                && let Err((there, fault)) = buffer.probe(self.probed.unwrap_or(0), usize::MAX, is_target)
             {
                 self.probed = Some(there);
                 return Err(fault.into());
@@ -349,6 +352,10 @@ impl Operation for Transfer {
 
     fn timeout_ns(&self) -> Option<u64> {
         self.open.file.timeout_ns(self.direction == TransferDirection::Write)
+    }
+
+    fn does_without(&mut self) -> bool {
+        !core::mem::replace(&mut self.does_without, true) && !self.has_positions
     }
 
     /// Holds the range of what is still to be moved.
