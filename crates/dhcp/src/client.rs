@@ -42,7 +42,7 @@ pub struct Outgoing<'a> {
 pub enum Step<'a> {
     /// To send a message. One that cannot be sent counts as lost on its way.
     Send(Outgoing<'a>),
-    /// To ask the link who has this address, by ARP and from no address. Who does is told by [`Client::conflict`].
+    /// To ask the link who has this address, by ARP and from no address. An answer is told by [`Client::conflict`].
     Probe(Ipv4Addr),
     /// To take the address: there is a lease.
     Bound,

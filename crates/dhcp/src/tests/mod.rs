@@ -73,7 +73,7 @@ fn question(bytes: &[u8]) -> Question {
         }
         rest = &rest[2 + length..];
     }
-    // Who wants no answer asks for nothing.
+    // A message without an answer asks for nothing.
     assert_eq!(question.parameters.is_empty(), question.kind == DECLINE || question.kind == RELEASE);
     assert_eq!(question.name.is_empty(), question.parameters.is_empty());
     question

@@ -314,7 +314,7 @@ fn bytes_beyond_the_window_are_not_taken() {
         let heard = puppet.pass(SECOND_MS);
         assert!(heard.iter().all(|answer| answer.acknowledged == puppet.next), "{heard:?}");
     }
-    // What was refused leaves no gap behind.
+    // Refused bytes leave no gap behind.
     let bytes = pattern(60_000, 6);
     let mut last = None;
     for piece in bytes.chunks(1000) {
