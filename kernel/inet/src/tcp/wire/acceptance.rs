@@ -51,7 +51,8 @@ impl Wire {
     /// with that: one that has begun anew, too. Neither have bytes behind the peer's end, which smoltcp would take.
     pub(super) fn refuses<P: Platform>(&mut self, engine: &Engine<P>, segment: &Segment<'_>) -> bool {
         let (is_doubtful, has_ended) = (segment.has(flags::SYN | flags::RST), self.has_peer_ended());
-        if !is_doubtful && !(has_ended && !segment.data.is_empty()) || !self.is_synchronized() {
+        let is_behind_end = has_ended && !segment.data.is_empty();
+        if !(is_doubtful || is_behind_end) || !self.is_synchronized() {
             return false;
         }
         let (next, number) = (self.next_number(has_ended), segment.number);
