@@ -17,9 +17,9 @@ use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue};
 
 /// Entries that are taken without a look at who else wants to run.
-const ENTRIES_AT_ONCE: usize = 64;
+const ENTRIES_AT_ONCE: usize = 16;
 /// The cost of taking so many.
-const STEP_COST: u32 = 48;
+const STEP_COST: u32 = 32;
 
 /// A tree that is being taken apart.
 struct TreeRemains {
