@@ -157,9 +157,9 @@ impl Shared {
         self.reserve.store(1 << (number & 63), Ordering::Relaxed);
     }
 
-    /// Something was left with `entry` which is more urgent than what that runs, or it is the one in reserve: has an
-    /// idle core take it, or else the one in reserve. `false` if that is not how this machine works, or if the core
-    /// sleeps and is to be woken itself.
+    /// Something was left with `entry` which is more urgent than what that runs or is about to, or it is the one in
+    /// reserve: has an idle core take it, or else the one in reserve. `false` if that is not how this machine works, or
+    /// if the core sleeps and is to be woken itself.
     #[cfg(feature = "std")]
     pub fn tell_urgent(&self, entry: &CoreEntry) -> bool {
         if self.watching.load(Ordering::Relaxed) == 0 {
@@ -171,10 +171,9 @@ impl Shared {
         }
         if !is_reserve && self.idle.load(Ordering::Relaxed) != 0 {
             self.kick_idle(u64::MAX);
-        } else if crate::threads::here().is_some_and(|here| ptr::eq(here, entry)) {
-            // The turn itself has made it ready, and knows how soon it will end.
         } else if let Some(host) = crate::host::host() {
-            host.urgent();
+            // The most urgent level that was left since the watch was set.
+            host.urgent(entry.state.inbox().watch().min(sched::LEVELS as u8 - 1));
         }
         true
     }

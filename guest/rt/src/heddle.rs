@@ -202,12 +202,8 @@ impl Ring {
 
 impl Host for Ring {
     #[inline]
-    fn before_turn(&self, ready: u64) {
-        place::before_turn(ready, || {
-            if self.has_results() {
-                self.drain();
-            }
-        });
+    fn before_turn(&self, settle: &dyn Fn() -> u64) {
+        place::before_turn(settle, || self.has_results(), || self.drain());
     }
 
     fn sleep(&self, word: &AtomicU32, calm: u32, limit: Option<Duration>) {
@@ -225,6 +221,7 @@ impl Host for Ring {
     }
 
     fn queued(&self, id: Id, level: u8) {
+        place::queued(level);
         listing::queued(id, level);
     }
 
@@ -270,8 +267,8 @@ impl Host for Ring {
         place::is_known()
     }
 
-    fn urgent(&self) {
-        place::rouse();
+    fn urgent(&self, level: u8) {
+        place::rouse(level);
     }
 
     fn reserve(&self) {

@@ -13,8 +13,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use heddle_abi::protocol::record;
 use heddle_abi::user_sched::calls::{GIVE_WAY, INTERRUPT, Notice, POLICY, REGISTER, UNREGISTER, policy};
 use heddle_abi::user_sched::{
-    AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM, EXECUTORS_MAX, ExecutorRecord, MAGIC, PENDING_SPARE, ProcessPages,
-    RUNNING_RESERVE, SystemPage, VERSION, levels,
+    AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM, EXECUTORS_MAX, ExecutorRecord, MAGIC, PENDING_KICK, PENDING_SPARE,
+    ProcessPages, RUNNING_RESERVE, SystemPage, VERSION, levels,
 };
 use heddle_coroutine::host::Told;
 use std::ffi::CStr;
@@ -143,37 +143,64 @@ fn place() -> Place {
     }
 }
 
-/// Before a turn, with `ready` in the thread's queue: publishes that and what is about to run, and yields if the
-/// policy says so. `look` looks for results that have come.
+/// The level of a thread that has been told of something and has not found out what it is, and of one that takes results
+/// out.
+const MOST_URGENT: u32 = 0;
+
+/// Before a turn: takes the results that have come, has `settle` work out which levels are ready in the thread's queue,
+/// publishes that and what is about to run, and yields if the policy says so.
 #[inline]
-pub(crate) fn before_turn(ready: u64, mut look: impl FnMut()) {
-    let Place::At(here) = place() else { return look() };
-    let record = here.record;
-    if record.ready.load(Ordering::Relaxed) != ready {
-        record.ready.store(ready, Ordering::Relaxed);
-    }
-    if record.pending.load(Ordering::Relaxed) != 0 {
-        here.attend();
-    }
-    look();
-    if ready == 0 {
-        return record::end_turn(record);
-    }
-    let level = ready.trailing_zeros();
-    if IS_STRICT.load(Ordering::Relaxed)
-        && here.system.bitmap.load(Ordering::Relaxed) & levels::before(level) != 0
-    {
-        call(GIVE_WAY, [0; 3]);
-    }
-    if !record::begin_turn(record, level) {
-        // A finished call may be more urgent; the executor picks after this. Until its next turn the record says a
-        // level that is at worst not urgent enough, which costs an interrupt.
-        here.attend();
-        look();
-    }
+pub(crate) fn before_turn(settle: &dyn Fn() -> u64, has_results: impl Fn() -> bool, take_results: impl Fn()) {
+    let Place::At(here) = place() else {
+        take_results();
+        settle();
+        return;
+    };
+    here.before_turn(settle, has_results, take_results);
 }
 
 impl Here {
+    /// What the kernel reads is never behind what the thread knows: all that has come is in the queue before the record
+    /// says what that holds, and only with the level that follows from it does the thread yield. So a level that was
+    /// lent is given back for one that is at least as urgent, or for the knowledge that nothing is there.
+    #[inline(always)]
+    fn before_turn(&self, settle: &dyn Fn() -> u64, has_results: impl Fn() -> bool, take_results: impl Fn()) {
+        let (record, is_strict) = (self.record, IS_STRICT.load(Ordering::Relaxed));
+        let mut has_yielded = false;
+        loop {
+            let is_told = record.pending.load(Ordering::Relaxed) != 0;
+            if is_told || has_results() {
+                if is_strict {
+                    // Without this it would be at the level of its last turn, with the urgent results in its hands.
+                    record.running.store(MOST_URGENT, Ordering::Relaxed);
+                }
+                if is_told {
+                    self.attend();
+                }
+                take_results();
+            }
+            let ready = settle();
+            if record.ready.load(Ordering::Relaxed) != ready {
+                record.ready.store(ready, Ordering::Relaxed);
+            }
+            if ready == 0 {
+                return record::end_turn(record);
+            }
+            let level = ready.trailing_zeros();
+            if !record::begin_turn(record, level) {
+                continue;
+            }
+            let is_first = !is_strict
+                || has_yielded
+                || self.system.bitmap.load(Ordering::Relaxed) & levels::before(level) == 0;
+            if is_first {
+                return;
+            }
+            call(GIVE_WAY, [0; 3]);
+            has_yielded = true;
+        }
+    }
+
     /// Takes the reasons to look, which gives the level back that was lent with them, and allows interrupts again. What
     /// is looked at afterwards is at least as new.
     fn attend(&self) {
@@ -245,12 +272,33 @@ pub(crate) fn stand_by() -> Told {
     }
 }
 
-/// Tells the executor in reserve.
-pub(crate) fn rouse() {
-    if let number @ 1.. = RESERVE.load(Ordering::SeqCst) {
-        // The most urgent level there is, until it has found out what it is about.
-        const MOST_URGENT: usize = 1;
-        call(INTERRUPT, [number as usize - 1, MOST_URGENT, 0]);
+/// Tells the executor in reserve of something of `level`.
+pub(crate) fn rouse(level: u8) {
+    let (number @ 1.., Some(pages)) = (RESERVE.load(Ordering::SeqCst), pages()) else { return };
+    let number = number as usize - 1;
+    if let Place::At(here) = PLACE.get()
+        && ptr::eq(here.record, &pages.process.executors[number])
+    {
+        // That is the calling thread, which looks before its next turn. It is told for its sleep, in case that this is
+        // a handler which has interrupted it on its way there.
+        queued(level);
+        if record::running(here.record).is_none() {
+            let _ = record::post(here.record, PENDING_KICK);
+        }
+        return;
+    }
+    call(INTERRUPT, [number, usize::from(level) + 1, 0]);
+}
+
+/// A coroutine of `level` has become ready on the calling thread. If that is in the midst of a turn of a less urgent one,
+/// and loses its processor there, it is to get it back for this.
+#[inline]
+pub(crate) fn queued(level: u8) {
+    if let Place::At(here) = PLACE.get()
+        && u32::from(level) < here.record.running.load(Ordering::Relaxed)
+    {
+        let ready = here.record.ready.load(Ordering::Relaxed) | 1u64 << (level & 63);
+        here.record.ready.store(ready, Ordering::Relaxed);
     }
 }
 
@@ -266,6 +314,17 @@ pub(crate) fn after_fork() {
     if let Place::At(_) = PLACE.replace(Place::Unknown) {
         place();
         set_current(heddle_coroutine::current_id().map_or(0, heddle_coroutine::Id::to_bits));
+    }
+}
+
+/// A turn begins, of a coroutine that may have become ready after the look before it.
+#[inline]
+pub(crate) fn turn_begins(id: u64, level: u8) {
+    if let Place::At(here) = PLACE.get() {
+        here.record.current.store(id, Ordering::Relaxed);
+        if u32::from(level) < here.record.running.load(Ordering::Relaxed) {
+            here.record.running.store(level.into(), Ordering::Relaxed);
+        }
     }
 }
 

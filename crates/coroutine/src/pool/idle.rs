@@ -6,7 +6,7 @@ use crate::machine::{MACHINE_CORES, Shared, victims};
 use crate::os;
 use crate::park::Patience;
 use crate::registry::Global;
-use crate::sched::{BATCH, CoreState, LEVELS, WATCH_PARKED, steal};
+use crate::sched::{BATCH, CoreState, LEVELS, WATCH_PARKED, steal, steal_watched};
 use crate::sync::Ordering;
 use core::time::Duration;
 use std::time::Instant;
@@ -92,8 +92,10 @@ impl Idler {
             if busy || !victim.has_thread() {
                 taken += steal(&Global, &entry.state, &victim.state, u64::MAX, BATCH, os::heavy_barrier);
             } else if victim.has_more_urgent() || left_in_a_turn(shared, victim) {
-                let urgent = (1 << victim.running.load(Ordering::Relaxed).min(63)) - 1;
-                taken += steal(&Global, &entry.state, &victim.state, urgent, 1, os::heavy_barrier);
+                let running = || victim.running.load(Ordering::Relaxed).min(LEVELS as u32) as u8;
+                let urgent = (1 << running().min(63)) - 1;
+                let (core, other, heavy) = (&entry.state, &victim.state, os::heavy_barrier);
+                taken += steal_watched(&Global, core, other, urgent, running, heavy).unwrap_or(0);
             }
         }
         if due {

@@ -1,7 +1,9 @@
 //! The core that an executor has in reserve.
 //!
 //! It has a thread, which sleeps as long as it is of no use. Coroutines that it has run are its own afterwards, as
-//! with any core; when they become ready again and there is no need for it, it hands them to another.
+//! with any core; when they become ready again and there is no need for it, it hands them to another. Before each of its
+//! turns it takes what is more urgent than its own from those that cannot run it now: they may have lost their processor
+//! to this thread, and get it back when this one has nothing left.
 
 use super::next;
 use crate::core_entry::CoreEntry;
@@ -10,9 +12,17 @@ use crate::machine::{Shared, victims};
 use crate::os;
 use crate::reactor::Looked;
 use crate::registry::Global;
-use crate::sched::{LEVELS, Picked, Table, WATCH_PARKED, steal};
+use crate::sched::{LEVELS, Picked, Table, steal_watched};
 use crate::sync::{Ordering, fence};
 use crate::turn;
+use core::cell::Cell;
+use core::time::Duration;
+use std::thread;
+
+/// How often a core is tried again whose thread has lost its processor inside its gate, and how long it gets for what it
+/// does there.
+const TRIES: u32 = 3;
+const MOMENT: Duration = Duration::from_micros(1);
 
 /// The thread's loop.
 pub(super) fn work(shared: &Shared, entry: &'static CoreEntry) {
@@ -21,36 +31,71 @@ pub(super) fn work(shared: &Shared, entry: &'static CoreEntry) {
     // Either the end of the executor is seen below, or whoever ends it reaches this thread.
     fence(Ordering::SeqCst);
     let (mut look, mut told) = ((0, Looked::new()), Told::Urgent);
+    // How many turns the others had begun when none of them could run.
+    let mut spare_at = 0;
+    let is_shut = Cell::new(false);
     while !shared.is_closed() {
-        if let Some(picked) = next(shared, entry, &mut look) {
+        if told == Told::Spare && turns_of_others(shared, entry) != spare_at {
+            told = Told::Urgent;
+        }
+        if let Some(picked) = next(shared, entry, &mut look, || settle(shared, entry, told, &is_shut)) {
             match home(shared, entry, &picked, told) {
                 None => turn::run(entry, picked),
                 Some(other) => entry.state.hand_over(&Global, picked.id, picked.slot, &other.state),
             }
             continue;
         }
-        entry.running.store(LEVELS as u32, Ordering::Relaxed);
-        if !take(shared, entry, told) && entry.state.expose(WATCH_PARKED) {
-            // Whoever closes calls afterwards.
-            if !shared.is_closed() {
-                told = host.stand_by();
-            }
-            entry.state.inbox().cover();
+        // Whatever comes since the core has settled reaches the thread in its sleep; whoever closes calls afterwards.
+        if !is_shut.get() && !shared.is_closed() {
+            told = host.stand_by();
+            spare_at = turns_of_others(shared, entry);
         }
     }
 }
 
-/// Takes one coroutine that another core cannot run now.
+/// Turns that the cores which are not in reserve have begun.
+fn turns_of_others(shared: &Shared, entry: &CoreEntry) -> u64 {
+    let others = (0..entry.state.number()).filter_map(|number| shared.core(number));
+    others.fold(0, |sum: u64, core| sum.wrapping_add(core.state.ready().picks()))
+}
+
+/// Applies what others posted, and takes what is more urgent than all that is ready here and another core cannot run
+/// now. The core watches from then on. Returns the bitmap of the levels that are ready.
+fn settle(shared: &Shared, entry: &CoreEntry, told: Told, is_shut: &Cell<bool>) -> u64 {
+    entry.state.drain(&Global);
+    let mut tries = 0;
+    while !take(shared, entry, told) {
+        tries += 1;
+        if tries == TRIES {
+            break;
+        }
+        thread::sleep(MOMENT);
+    }
+    is_shut.set(tries == TRIES);
+    entry.state.settle(&Global, true, |level| entry.running.store(level.into(), Ordering::Relaxed))
+}
+
+/// Takes a coroutine from each core that has one it cannot run now, and which is more urgent than all here. `false`: one
+/// may have such a coroutine, but could not be looked at.
 fn take(shared: &Shared, entry: &CoreEntry, told: Told) -> bool {
-    victims(shared, entry).any(|victim| {
-        let running = victim.running.load(Ordering::Relaxed).min(LEVELS as u32);
-        let levels = match told {
-            Told::Spare => u64::MAX,
-            Told::Urgent if running == LEVELS as u32 => return false,
-            Told::Urgent => (1 << running) - 1,
+    let mut is_open = true;
+    for victim in victims(shared, entry) {
+        let running = || victim.running.load(Ordering::Relaxed).min(LEVELS as u32) as u8;
+        let own = entry.state.ready().bitmap().trailing_zeros();
+        let limit = match (told, u32::from(running())) {
+            (Told::Spare, _) => own,
+            // It has no turn, and finds what it has.
+            (Told::Urgent, running) if running == LEVELS as u32 => 0,
+            (Told::Urgent, running) => own.min(running),
         };
-        steal(&Global, &entry.state, &victim.state, levels, 1, os::heavy_barrier) != 0
-    })
+        let levels = u64::MAX.checked_shr(u64::BITS - limit).unwrap_or(0);
+        if levels == 0 || victim.state.inbox().is_empty() && victim.state.ready().bitmap() & levels == 0 {
+            continue;
+        }
+        let (core, other) = (&entry.state, &victim.state);
+        is_open &= steal_watched(&Global, core, other, levels, running, os::heavy_barrier).is_some();
+    }
+    is_open
 }
 
 /// The core to which a coroutine goes that need not run in reserve: an idle one, or the one with the least urgent turn
