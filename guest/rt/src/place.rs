@@ -11,6 +11,7 @@ use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use heddle_abi::protocol::record;
+use heddle_abi::protocol::turn::{self, TurnSource};
 use heddle_abi::user_sched::calls::{GIVE_WAY, INTERRUPT, Notice, POLICY, REGISTER, UNREGISTER, policy};
 use heddle_abi::user_sched::{
     AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM, EXECUTORS_MAX, ExecutorRecord, MAGIC, PENDING_KICK, PENDING_SPARE,
@@ -143,9 +144,45 @@ fn place() -> Place {
     }
 }
 
-/// The level of a thread that has been told of something and has not found out what it is, and of one that takes results
-/// out.
-const MOST_URGENT: u32 = 0;
+/// What a thread looks at before a turn.
+struct Look<'a, H, T> {
+    here: Here,
+    settle: &'a dyn Fn() -> u64,
+    has_results: H,
+    take_results: T,
+}
+
+impl<H: Fn() -> bool, T: Fn()> TurnSource for Look<'_, H, T> {
+    #[inline(always)]
+    fn has_results(&self) -> bool {
+        (self.has_results)()
+    }
+
+    #[inline(always)]
+    fn take_results(&self) {
+        (self.take_results)();
+    }
+
+    #[inline(always)]
+    fn settle(&self) -> u64 {
+        (self.settle)()
+    }
+
+    #[inline(always)]
+    fn attends(&self) {
+        self.here.noticed.store(0, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn is_before(&self, level: u32) -> bool {
+        self.here.system.bitmap.load(Ordering::Relaxed) & levels::before(level) != 0
+    }
+
+    #[inline(always)]
+    fn give_way(&self) {
+        call(GIVE_WAY, [0; 3]);
+    }
+}
 
 /// Before a turn: takes the results that have come, has `settle` work out which levels are ready in the thread's queue,
 /// publishes that and what is about to run, and yields if the policy says so.
@@ -156,51 +193,11 @@ pub(crate) fn before_turn(settle: &dyn Fn() -> u64, has_results: impl Fn() -> bo
         settle();
         return;
     };
-    here.before_turn(settle, has_results, take_results);
+    let look = Look { here, settle, has_results, take_results };
+    turn::before_turn(here.record, IS_STRICT.load(Ordering::Relaxed), &look);
 }
 
 impl Here {
-    /// What the kernel reads is never behind what the thread knows: all that has come is in the queue before the record
-    /// says what that holds, and only with the level that follows from it does the thread yield. So a level that was
-    /// lent is given back for one that is at least as urgent, or for the knowledge that nothing is there.
-    #[inline(always)]
-    fn before_turn(&self, settle: &dyn Fn() -> u64, has_results: impl Fn() -> bool, take_results: impl Fn()) {
-        let (record, is_strict) = (self.record, IS_STRICT.load(Ordering::Relaxed));
-        let mut has_yielded = false;
-        loop {
-            let is_told = record.pending.load(Ordering::Relaxed) != 0;
-            if is_told || has_results() {
-                if is_strict {
-                    // Without this it would be at the level of its last turn, with the urgent results in its hands.
-                    record.running.store(MOST_URGENT, Ordering::Relaxed);
-                }
-                if is_told {
-                    self.attend();
-                }
-                take_results();
-            }
-            let ready = settle();
-            if record.ready.load(Ordering::Relaxed) != ready {
-                record.ready.store(ready, Ordering::Relaxed);
-            }
-            if ready == 0 {
-                return record::end_turn(record);
-            }
-            let level = ready.trailing_zeros();
-            if !record::begin_turn(record, level) {
-                continue;
-            }
-            let is_first = !is_strict
-                || has_yielded
-                || self.system.bitmap.load(Ordering::Relaxed) & levels::before(level) == 0;
-            if is_first {
-                return;
-            }
-            call(GIVE_WAY, [0; 3]);
-            has_yielded = true;
-        }
-    }
-
     /// Takes the reasons to look, which gives the level back that was lent with them, and allows interrupts again. What
     /// is looked at afterwards is at least as new.
     fn attend(&self) {
@@ -290,15 +287,11 @@ pub(crate) fn rouse(level: u8) {
     call(INTERRUPT, [number, usize::from(level) + 1, 0]);
 }
 
-/// A coroutine of `level` has become ready on the calling thread. If that is in the midst of a turn of a less urgent one,
-/// and loses its processor there, it is to get it back for this.
+/// A coroutine of `level` has become ready on the calling thread.
 #[inline]
 pub(crate) fn queued(level: u8) {
-    if let Place::At(here) = PLACE.get()
-        && u32::from(level) < here.record.running.load(Ordering::Relaxed)
-    {
-        let ready = here.record.ready.load(Ordering::Relaxed) | 1u64 << (level & 63);
-        here.record.ready.store(ready, Ordering::Relaxed);
+    if let Place::At(here) = PLACE.get() {
+        turn::queued(here.record, level);
     }
 }
 
@@ -322,9 +315,7 @@ pub(crate) fn after_fork() {
 pub(crate) fn turn_begins(id: u64, level: u8) {
     if let Place::At(here) = PLACE.get() {
         here.record.current.store(id, Ordering::Relaxed);
-        if u32::from(level) < here.record.running.load(Ordering::Relaxed) {
-            here.record.running.store(level.into(), Ordering::Relaxed);
-        }
+        turn::turn_begins(here.record, level);
     }
 }
 

@@ -397,10 +397,18 @@ fn wake(thread: &Arc<Thread>, executor: &Executor, reason: u32, level: u8) -> bo
 
 /// Lends the thread the level of something that became ready for it.
 fn boost(thread: &Thread, executor: &Executor, level: u8) {
-    if let Some(level) = levels::in_machine(level.into(), executor.may_be_urgent) {
-        thread.executor().boost.fetch_min(level, Ordering::Relaxed);
+    if keep_boost(thread, executor, level) {
         thread.with_entity(|_| {});
     }
+}
+
+/// The same, from when its level is next worked out on. `false`: there is nothing to lend.
+fn keep_boost(thread: &Thread, executor: &Executor, level: u8) -> bool {
+    let level = levels::in_machine(level.into(), executor.may_be_urgent);
+    if let Some(level) = level {
+        thread.executor().boost.fetch_min(level, Ordering::Relaxed);
+    }
+    level.is_some()
 }
 
 /// The level in the machine of a coroutine of `level`, or of what is done for it: the thread's own if it is ordinary.
@@ -443,7 +451,10 @@ pub fn completed(process: &Process, level: u8) {
                 BySoftware.interrupt(&thread);
             }
         }
-        Some(_) => {}
+        // It has the level already, and keeps it if its turn ends before it has looked.
+        Some(_) => {
+            let _ = keep_boost(&thread, &executor, level);
+        }
     }
 }
 
