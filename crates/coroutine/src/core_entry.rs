@@ -147,12 +147,11 @@ impl CoreEntry {
         }
     }
 
-    /// The duty of the machine in reserve towards this core: see [`Shared::tell_urgent`].
+    /// The machine of which it is a core, if that is an executor's of several threads.
     #[cfg(feature = "std")]
-    pub fn tell_urgent(&self) -> bool {
+    pub fn pool(&self) -> Option<&Shared> {
         // SAFETY: as above.
-        let shared = unsafe { self.shared().as_ref() };
-        shared.is_some_and(|shared| shared.tell_urgent(self))
+        unsafe { self.shared().as_ref() }
     }
 
     #[inline(always)]

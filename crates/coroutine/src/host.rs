@@ -65,6 +65,11 @@ pub trait Host: Sync {
         let _ = level;
     }
 
+    /// Something of `level` has been left where the calling thread takes it from when its turn ends, or before the next.
+    fn raise(&self, level: u8) {
+        let _ = level;
+    }
+
     /// The calling thread is that of the core in reserve: from now on [`Host::urgent`] reaches it.
     fn reserve(&self) {}
 

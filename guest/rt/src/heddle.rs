@@ -271,6 +271,10 @@ impl Host for Ring {
         place::rouse(level);
     }
 
+    fn raise(&self, level: u8) {
+        place::queued(level);
+    }
+
     fn reserve(&self) {
         place::reserve();
     }

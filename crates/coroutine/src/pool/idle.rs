@@ -95,7 +95,7 @@ impl Idler {
                 let running = || victim.running.load(Ordering::Relaxed).min(LEVELS as u32) as u8;
                 let urgent = (1 << running().min(63)) - 1;
                 let (core, other, heavy) = (&entry.state, &victim.state, os::heavy_barrier);
-                taken += steal_watched(&Global, core, other, urgent, running, heavy).unwrap_or(0);
+                taken += steal_watched(&Global, core, other, (urgent, 1), running, heavy).unwrap_or(0);
             }
         }
         if due {

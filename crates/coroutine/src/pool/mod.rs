@@ -210,6 +210,7 @@ impl Drop for LeaveGuard<'_> {
             // Coroutines that are ready here are the others' now.
             shared.kick_idle(u64::MAX);
         }
+        reserve::take_over(shared);
     }
 }
 
@@ -231,7 +232,7 @@ fn take_shared() -> &'static Shared {
 static POOL_HOOKS: Hooks = Hooks {
     kick: |entry| {
         if entry.has_thread() {
-            if !entry.tell_urgent() {
+            if !entry.pool().is_some_and(|shared| reserve::tell(shared, entry)) {
                 park::kick(entry);
             }
         } else {
@@ -249,6 +250,7 @@ fn settle(shared: &Shared, entry: &CoreEntry) -> u64 {
     if shared.watching.load(Ordering::Relaxed) == 0 {
         return local::settle(entry);
     }
+    reserve::take_back(shared, entry);
     entry.state.settle(&Global, false, |level| entry.running.store(level.into(), Ordering::Relaxed))
 }
 

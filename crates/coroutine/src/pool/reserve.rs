@@ -9,13 +9,13 @@ use super::next;
 use crate::core_entry::CoreEntry;
 use crate::host::{Told, host};
 use crate::machine::{Shared, victims};
-use crate::os;
 use crate::reactor::Looked;
 use crate::registry::Global;
-use crate::sched::{LEVELS, Picked, Table, steal_watched};
+use crate::sched::{BATCH, LEVELS, Picked, Table, steal_watched};
 use crate::sync::{Ordering, fence};
-use crate::turn;
+use crate::{os, threads, turn};
 use core::cell::Cell;
+use core::ptr;
 use core::time::Duration;
 use std::thread;
 
@@ -88,14 +88,80 @@ fn take(shared: &Shared, entry: &CoreEntry, told: Told) -> bool {
             (Told::Urgent, running) if running == LEVELS as u32 => 0,
             (Told::Urgent, running) => own.min(running),
         };
-        let levels = u64::MAX.checked_shr(u64::BITS - limit).unwrap_or(0);
+        let levels = levels_before(limit);
         if levels == 0 || victim.state.inbox().is_empty() && victim.state.ready().bitmap() & levels == 0 {
             continue;
         }
         let (core, other) = (&entry.state, &victim.state);
-        is_open &= steal_watched(&Global, core, other, levels, running, os::heavy_barrier).is_some();
+        is_open &= steal_watched(&Global, core, other, (levels, 1), running, os::heavy_barrier).is_some();
     }
     is_open
+}
+
+/// All levels that are more urgent than `level`.
+fn levels_before(level: u32) -> u64 {
+    u64::MAX.checked_shr(u64::BITS - level).unwrap_or(0)
+}
+
+/// Something was left with `entry` which is more urgent than what that runs or is about to, or it is the one in reserve:
+/// has an idle core take it, or else the one in reserve. `false` if that is not how this machine works, or if the core
+/// sleeps and is to be woken itself.
+pub(super) fn tell(shared: &Shared, entry: &CoreEntry) -> bool {
+    if shared.watching.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    let is_reserve = |core: &CoreEntry| shared.reserve_core().is_some_and(|reserve| ptr::eq(reserve, core));
+    let is_for_reserve = is_reserve(entry);
+    if !is_for_reserve && !entry.is_in_turn() {
+        return false;
+    }
+    // The most urgent level that was left since the watch was set.
+    let level = entry.state.inbox().watch().min(LEVELS as u8 - 1);
+    let Some(host) = host() else { return true };
+    if !is_for_reserve {
+        if shared.is_any_idle() {
+            shared.kick_idle(u64::MAX);
+        } else {
+            host.urgent(level);
+        }
+        return true;
+    }
+    let here = threads::here().filter(|here| ptr::eq(here.shared(), shared) && !is_reserve(here));
+    if here.is_none() || entry.is_in_turn() {
+        host.urgent(level);
+        return true;
+    }
+    // The core that leaves it takes it back when it has settled, as it would have run it had it been its own: see
+    // `take_back`. So would an idle one.
+    entry.state.inbox().watch_all();
+    shared.kick_idle(u64::MAX);
+    host.raise(level);
+    true
+}
+
+/// For a core that is not in reserve, between its turns: takes what was left with the one that is, and need not wake for
+/// it; if that is in a turn, only what is more urgent than all here.
+pub(super) fn take_back(shared: &Shared, entry: &CoreEntry) {
+    let Some(reserve) = shared.reserve_core().filter(|reserve| reserve.state.has_work()) else { return };
+    let running = || reserve.running.load(Ordering::Relaxed).min(LEVELS as u32) as u8;
+    let own = entry.state.ready().bitmap().trailing_zeros();
+    let levels = levels_before(if reserve.is_in_turn() { own } else { u64::BITS });
+    if reserve.state.inbox().is_empty() && reserve.state.ready().bitmap() & levels == 0 {
+        return;
+    }
+    let (core, other) = (&entry.state, &reserve.state);
+    let taken = steal_watched(&Global, core, other, (levels, BATCH), running, os::heavy_barrier);
+    if let (None, Some(host)) = (taken, host()) {
+        // It is on its way itself, and may have lost its processor there.
+        host.urgent(0);
+    }
+}
+
+/// A thread stops running coroutines: what it would have taken back is for the reserve itself.
+pub(super) fn take_over(shared: &Shared) {
+    if let (Some(_), Some(host)) = (shared.reserve_core(), host()) {
+        host.urgent(0);
+    }
 }
 
 /// The core to which a coroutine goes that need not run in reserve: an idle one, or the one with the least urgent turn

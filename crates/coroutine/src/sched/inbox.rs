@@ -121,6 +121,19 @@ impl Inbox {
         !is_lower || self.expose_from(word, WATCH_KEPT | level)
     }
 
+    /// A watch that is kept is for all posts again, whoever has seen to those that are linked.
+    pub(crate) fn watch_all(&self) {
+        let mut word = self.word.load(Ordering::Relaxed);
+        while (word >> WATCH_SHIFT) as u8 & WATCH_KEPT != 0 {
+            let all = ((WATCH_KEPT | WATCH_PARKED) as u32) << WATCH_SHIFT | word & INDEX;
+            // Release and acquire: see `push`; the list goes on.
+            match self.word.compare_exchange_weak(word, all, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
     #[inline(always)]
     fn expose_from(&self, word: u32, watch: u8) -> bool {
         if word & INDEX != 0 {

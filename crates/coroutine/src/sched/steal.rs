@@ -27,19 +27,18 @@ pub fn steal<T: Table>(
     take(table, thief, victim, (levels, None), want, heavy, |_| true).unwrap_or(0)
 }
 
-/// [`steal`] of one from a core that is watched over and in a turn of the level `running`, or in none (64). What is
-/// posted from then on and more urgent than that turn kicks again. `None`: the gate is closed, and there may be
-/// something.
+/// [`steal`] from a core that is watched over and in a turn of the level `running`, or in none (64). What is posted from
+/// then on and more urgent than that turn kicks again. `None`: the gate is closed, and there may be something.
 pub fn steal_watched<T: Table>(
     table: &T,
     thief: &CoreState,
     victim: &CoreState,
-    levels: u64,
+    (levels, want): (u64, usize),
     running: impl Fn() -> u8,
     heavy: impl FnOnce(),
 ) -> Option<usize> {
     let watches = |victim: &CoreState| victim.inbox.watch_again(running());
-    take(table, thief, victim, (levels, None), 1, heavy, watches)
+    take(table, thief, victim, (levels, None), want, heavy, watches)
 }
 
 /// [`steal`] of one that is more urgent than `rank`, orders within a level included. Whether there was one.

@@ -243,7 +243,7 @@ fn a_thief_in_a_watched_turn_against_push() {
         let other = world.clone();
         let waker = thread::spawn(move || wake(&*other, None, second));
         let heavy = || loom::sync::atomic::fence(Ordering::SeqCst);
-        let taken = steal_watched(&*world, &world.cores[1], &world.cores[0], u64::MAX, || 2, heavy);
+        let taken = steal_watched(&*world, &world.cores[1], &world.cores[0], (u64::MAX, 1), || 2, heavy);
         waker.join().unwrap();
         assert_eq!(taken, Some(1));
         assert!(world.cores[0].inbox().is_empty() || world.kicks[0].load(Ordering::Relaxed) == 2);
