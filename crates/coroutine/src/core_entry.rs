@@ -154,6 +154,13 @@ impl CoreEntry {
         unsafe { self.shared().as_ref() }
     }
 
+    /// Whether something was left with the core in reserve, which sleeps, for this one to take.
+    #[cfg(feature = "std")]
+    pub fn is_more_in_reserve(&self) -> bool {
+        let reserve = self.pool().and_then(Shared::reserve_core);
+        reserve.is_some_and(|reserve| !reserve.is_in_turn() && !reserve.state.inbox().is_empty())
+    }
+
     #[inline(always)]
     fn hooks(&self) -> Option<&'static Hooks> {
         // SAFETY: null or from a `&'static Hooks` in `set_up`.
