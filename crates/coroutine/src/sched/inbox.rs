@@ -122,6 +122,7 @@ impl Inbox {
     }
 
     /// A watch that is kept is for all posts again, whoever has seen to those that are linked.
+    #[cfg(all(feature = "std", not(heddle_loom)))]
     pub(crate) fn watch_all(&self) {
         let mut word = self.word.load(Ordering::Relaxed);
         while (word >> WATCH_SHIFT) as u8 & WATCH_KEPT != 0 {
