@@ -66,6 +66,10 @@ impl Idler {
             self.vain = 0;
             return;
         }
+        if entry.is_more_in_reserve() {
+            // It has passed something on on its way here.
+            return entry.state.inbox().cover();
+        }
         shared.set_idle(entry.state.number(), true);
         self.vain = if shared.all_idle() { self.vain + 1 } else { 0 };
         // One idle core keeps looking as long as others run, for what waits behind a long turn.

@@ -250,8 +250,13 @@ fn settle(shared: &Shared, entry: &CoreEntry) -> u64 {
     if shared.watching.load(Ordering::Relaxed) == 0 {
         return local::settle(entry);
     }
-    reserve::take_back(shared, entry);
-    entry.state.settle(&Global, false, |level| entry.running.store(level.into(), Ordering::Relaxed))
+    loop {
+        let announce = |level: u8| entry.running.store(level.into(), Ordering::Relaxed);
+        let ready = entry.state.settle(&Global, false, announce);
+        if !reserve::take_back(shared, entry) {
+            return ready;
+        }
+    }
 }
 
 /// The next coroutine to run: now and then another core's, if it is more urgent. `settle` as in [`settle`].

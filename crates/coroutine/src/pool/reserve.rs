@@ -131,8 +131,8 @@ pub(super) fn tell(shared: &Shared, entry: &CoreEntry) -> bool {
         host.urgent(level);
         return true;
     }
-    // The core that leaves it takes it back when it has settled, as it would have run it had it been its own: see
-    // `take_back`. So would an idle one.
+    // The core that leaves it takes it back before its next turn or its sleep, as it would have run it had it been its
+    // own: see `take_back`. So would an idle one.
     entry.state.inbox().watch_all();
     shared.kick_idle(u64::MAX);
     host.raise(level);
@@ -140,14 +140,14 @@ pub(super) fn tell(shared: &Shared, entry: &CoreEntry) -> bool {
 }
 
 /// For a core that is not in reserve, between its turns: takes what was left with the one that is, and need not wake for
-/// it; if that is in a turn, only what is more urgent than all here.
-pub(super) fn take_back(shared: &Shared, entry: &CoreEntry) {
-    let Some(reserve) = shared.reserve_core().filter(|reserve| reserve.state.has_work()) else { return };
+/// it; if that is in a turn, only what is more urgent than all here. Whether there was something.
+pub(super) fn take_back(shared: &Shared, entry: &CoreEntry) -> bool {
+    let Some(reserve) = shared.reserve_core().filter(|reserve| reserve.state.has_work()) else { return false };
     let running = || reserve.running.load(Ordering::Relaxed).min(LEVELS as u32) as u8;
     let own = entry.state.ready().bitmap().trailing_zeros();
     let levels = levels_before(if reserve.is_in_turn() { own } else { u64::BITS });
     if reserve.state.inbox().is_empty() && reserve.state.ready().bitmap() & levels == 0 {
-        return;
+        return false;
     }
     let (core, other) = (&entry.state, &reserve.state);
     let taken = steal_watched(&Global, core, other, (levels, BATCH), running, os::heavy_barrier);
@@ -155,6 +155,7 @@ pub(super) fn take_back(shared: &Shared, entry: &CoreEntry) {
         // It is on its way itself, and may have lost its processor there.
         host.urgent(0);
     }
+    taken.is_some_and(|count| count != 0)
 }
 
 /// A thread stops running coroutines: what it would have taken back is for the reserve itself.
