@@ -154,6 +154,9 @@ pub(super) fn take_back(shared: &Shared, entry: &CoreEntry) -> bool {
     if let (None, Some(host)) = (taken, host()) {
         // It is on its way itself, and may have lost its processor there.
         host.urgent(0);
+        if entry.state.ready().bitmap() == 0 {
+            thread::sleep(MOMENT);
+        }
     }
     taken.is_some_and(|count| count != 0)
 }
