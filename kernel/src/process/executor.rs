@@ -162,7 +162,7 @@ impl Executors {
         let mut best = None;
         for (executor, thread) in list.iter() {
             let (Some(record), Some(thread)) = (executor.record(), thread.upgrade()) else { continue };
-            let is_blocked = thread.executor().is_blocked.load(Ordering::Relaxed);
+            let is_blocked = !can_run(&thread);
             if record::is_reserve(record) {
                 continue;
             }
@@ -203,14 +203,19 @@ impl Executors {
         let mut ready = own.pages.header().map_or(0, |header| header.bitmap.load(Ordering::Relaxed));
         for (each, thread) in self.list.lock().iter() {
             let is_own = each.number == own.number;
-            if is_own
-                || thread.upgrade().is_none_or(|thread| thread.executor().is_blocked.load(Ordering::Relaxed))
-            {
+            if is_own || thread.upgrade().is_none_or(|thread| !can_run(&thread)) {
                 ready |= each.record().map_or(0, |record| record.ready.load(Ordering::Relaxed));
             }
         }
         ready
     }
+}
+
+/// Whether an executor's thread runs or is about to. One that has been woken is its own again from that moment, not only
+/// from its next turn: whoever went on having its levels would be its equal, and keep the processor from it for a slice.
+fn can_run(thread: &Thread) -> bool {
+    !thread.executor().is_blocked.load(Ordering::Relaxed)
+        || thread.task().is_some_and(sched::TaskRef::runs_or_is_ready)
 }
 
 /// Makes the calling thread executor `number`.
@@ -426,7 +431,7 @@ pub fn completed(process: &Process, level: u8) {
         return;
     }
     let told = process.executors().to_notify();
-    let is_blocked = |thread: &Thread| thread.executor().is_blocked.load(Ordering::Relaxed);
+    let is_blocked = |thread: &Thread| !can_run(thread);
     let Some((executor, thread)) = told else { return };
     let Some(record) = executor.record() else { return };
     let running = record::running(record);
