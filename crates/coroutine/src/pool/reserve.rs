@@ -142,7 +142,9 @@ pub(super) fn tell(shared: &Shared, entry: &CoreEntry) -> bool {
 /// For a core that is not in reserve, between its turns: takes what was left with the one that is, and need not wake for
 /// it; if that is in a turn, only what is more urgent than all here. Whether there was something.
 pub(super) fn take_back(shared: &Shared, entry: &CoreEntry) -> bool {
-    let Some(reserve) = shared.reserve_core().filter(|reserve| reserve.state.has_work()) else { return false };
+    let Some(reserve) = shared.reserve_core().filter(|reserve| reserve.state.has_work()) else {
+        return false;
+    };
     let running = || reserve.running.load(Ordering::Relaxed).min(LEVELS as u32) as u8;
     let own = entry.state.ready().bitmap().trailing_zeros();
     let levels = levels_before(if reserve.is_in_turn() { own } else { u64::BITS });

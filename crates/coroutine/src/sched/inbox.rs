@@ -142,7 +142,8 @@ impl Inbox {
         }
         let exposed = (watch as u32) << WATCH_SHIFT;
         // Release: see `push`.
-        word == exposed || self.word.compare_exchange(word, exposed, Ordering::Release, Ordering::Relaxed).is_ok()
+        word == exposed
+            || self.word.compare_exchange(word, exposed, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// Owner: nobody runs the core from now on. Returns whether requests are waiting.
