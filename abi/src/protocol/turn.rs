@@ -1,8 +1,8 @@
 //! The way of an executor's thread from one turn to the next, where the program says so in its own words.
 //!
-//! The rule is that **what the record says is never behind what the thread knows or has been told**. The kernel works the
-//! thread's level out from the record at any moment, and whoever has lost the processor at the level of its last turn,
-//! with an urgent result in its hands, waits until those between have nothing left. What makes it hold:
+//! The rule is that **what the record says is never behind what the thread knows or has been told**. The kernel works
+//! the thread's level out from the record at any moment, and whoever has lost the processor at the level of its last
+//! turn, with an urgent result in its hands, waits until those between have nothing left. It holds because of this:
 //!
 //! - Taking the reasons to look gives back the level that was lent with them. From before that, and before results are
 //!   taken out, until the record says what has come of them, the thread's level is the most urgent it may have.
@@ -33,8 +33,8 @@ pub trait TurnSource {
 /// The level of a thread that has been told of something and does not know yet what it is.
 const MOST_URGENT: u32 = 0;
 
-/// The thread, between two turns: looks at what has come, publishes what is ready and what it is about to run, and in the
-/// strict order gives way to what is more urgent elsewhere. If nothing is ready it runs nothing.
+/// The thread, between two turns: looks at what has come, publishes what is ready and what it is about to run, and in
+/// the strict order gives way to what is more urgent elsewhere. If nothing is ready it runs nothing.
 #[inline(always)]
 pub fn before_turn(record: &ExecutorRecord, is_strict: bool, source: &impl TurnSource) {
     let mut has_yielded = false;
@@ -111,7 +111,7 @@ mod tests {
     /// asks its program for something.
     struct Machine {
         record: ExecutorRecord,
-        /// What ends at each moment, as digits.
+        /// The calls that end at each moment, as digits.
         script: Cell<u32>,
         left: Cell<u32>,
         ring: RefCell<Vec<u8>>,

@@ -59,13 +59,14 @@ pub trait Host: Sync {
     }
 
     /// Something of `level` has been left with a core that runs something less urgent, or is about to, and no core is
-    /// idle: makes the thread in [`Host::stand_by`] return, now or when it is next there. That thread may be the caller.
-    /// Called from any context.
+    /// idle: makes the thread in [`Host::stand_by`] return, now or when it is next there. That thread may be the
+    /// caller. Called from any context.
     fn urgent(&self, level: u8) {
         let _ = level;
     }
 
-    /// Something of `level` has been left where the calling thread takes it from when its turn ends, or before the next.
+    /// Something of `level` has been left where the calling thread takes it from when its turn ends, or before the
+    /// next.
     fn raise(&self, level: u8) {
         let _ = level;
     }

@@ -363,7 +363,8 @@ fn start(entries: &mut [Entry]) -> i64 {
     system_call(SUBMIT, [entries.as_mut_ptr().expose_provenance() as u64, entries.len() as u64, 0, 0])
 }
 
-/// Whether a call may be made on Heddle at once: none are collected on this thread, and nothing more urgent waits for it.
+/// Whether a call may be made on Heddle at once: none are collected on this thread, and nothing more urgent waits for
+/// it.
 #[inline]
 pub(crate) fn is_free() -> bool {
     is_here() && !place::is_noticed() && !BATCH.with(|batch| batch.is_open.get())

@@ -144,7 +144,7 @@ fn place() -> Place {
     }
 }
 
-/// What a thread looks at before a turn.
+/// The things that a thread looks at before a turn.
 struct Look<'a, H, T> {
     here: Here,
     settle: &'a dyn Fn() -> u64,

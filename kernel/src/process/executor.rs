@@ -211,8 +211,9 @@ impl Executors {
     }
 }
 
-/// Whether an executor's thread runs or is about to. One that has been woken is its own again from that moment, not only
-/// from its next turn: whoever went on having its levels would be its equal, and keep the processor from it for a slice.
+/// Whether an executor's thread runs or is about to. One that has been woken is its own again from that moment, not
+/// only from its next turn: whoever went on having its levels would be its equal, and keep the processor from it for
+/// a slice.
 fn can_run(thread: &Thread) -> bool {
     !thread.executor().is_blocked.load(Ordering::Relaxed)
         || thread.task().is_some_and(sched::TaskRef::runs_or_is_ready)

@@ -273,7 +273,7 @@ fn next(
         ready.get()
     });
     if ready.get() == 0 {
-        // The host knows that nothing is ready. What comes from here on is seen on the way to sleep.
+        // The host knows that nothing is ready. A post from here on is seen on the way to sleep.
         entry.state.count_idle();
         return None;
     }

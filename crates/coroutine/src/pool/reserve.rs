@@ -1,9 +1,9 @@
 //! The core that an executor has in reserve.
 //!
 //! It has a thread, which sleeps as long as it is of no use. Coroutines that it has run are its own afterwards, as
-//! with any core; when they become ready again and there is no need for it, it hands them to another. Before each of its
-//! turns it takes what is more urgent than its own from those that cannot run it now: they may have lost their processor
-//! to this thread, and get it back when this one has nothing left.
+//! with any core; when they become ready again and there is no need for it, it hands them to another. Before each of
+//! its turns it takes what is more urgent than its own from those that cannot run it now: they may have lost their
+//! processor to this thread, and get it back when this one has nothing left.
 
 use super::next;
 use crate::core_entry::CoreEntry;
@@ -19,8 +19,8 @@ use core::ptr;
 use core::time::Duration;
 use std::thread;
 
-/// How often a core is tried again whose thread has lost its processor inside its gate, and how long it gets for what it
-/// does there.
+/// How often a core is tried again whose thread has lost its processor inside its gate, and how long it gets for what
+/// it does there.
 const TRIES: u32 = 3;
 const MOMENT: Duration = Duration::from_micros(1);
 
@@ -75,8 +75,8 @@ fn settle(shared: &Shared, entry: &CoreEntry, told: Told, is_shut: &Cell<bool>) 
     entry.state.settle(&Global, true, |level| entry.running.store(level.into(), Ordering::Relaxed))
 }
 
-/// Takes a coroutine from each core that has one it cannot run now, and which is more urgent than all here. `false`: one
-/// may have such a coroutine, but could not be looked at.
+/// Takes a coroutine from each core that has one it cannot run now, and which is more urgent than all here. `false`:
+/// one may have such a coroutine, but could not be looked at.
 fn take(shared: &Shared, entry: &CoreEntry, told: Told) -> bool {
     let mut is_open = true;
     for victim in victims(shared, entry) {
@@ -103,9 +103,9 @@ fn levels_before(level: u32) -> u64 {
     u64::MAX.checked_shr(u64::BITS - level).unwrap_or(0)
 }
 
-/// Something was left with `entry` which is more urgent than what that runs or is about to, or it is the one in reserve:
-/// has an idle core take it, or else the one in reserve. `false` if that is not how this machine works, or if the core
-/// sleeps and is to be woken itself.
+/// Something was left with `entry` which is more urgent than what that runs or is about to, or it is the one in
+/// reserve: has an idle core take it, or else the one in reserve. `false` if that is not how this machine works, or
+/// if the core sleeps and is to be woken itself.
 pub(super) fn tell(shared: &Shared, entry: &CoreEntry) -> bool {
     if shared.watching.load(Ordering::Relaxed) == 0 {
         return false;
@@ -139,8 +139,8 @@ pub(super) fn tell(shared: &Shared, entry: &CoreEntry) -> bool {
     true
 }
 
-/// For a core that is not in reserve, between its turns: takes what was left with the one that is, and need not wake for
-/// it; if that is in a turn, only what is more urgent than all here. Whether there was something.
+/// For a core that is not in reserve, between its turns: takes what was left with the one that is, and need not wake
+/// for it; if that is in a turn, only what is more urgent than all here. Whether there was something.
 pub(super) fn take_back(shared: &Shared, entry: &CoreEntry) -> bool {
     let Some(reserve) = shared.reserve_core().filter(|reserve| reserve.state.has_work()) else {
         return false;

@@ -5,8 +5,8 @@
 //! list is not empty; a poster reads it in the compare-and-swap that links its slot. So either the core sees the
 //! request or the poster sees that it must kick: there is no window between them and no fence.
 //!
-//! A core that another stands in for while it is in a turn *keeps* its watch: a kick leaves the level of its post there,
-//! and whatever is more urgent than that kicks again.
+//! A core that another stands in for while it is in a turn *keeps* its watch: a kick leaves the level of its post
+//! there, and whatever is more urgent than that kicks again.
 
 use super::{Slot, Table};
 use crate::sync::{AtomicU32, Ordering, maybe_const};

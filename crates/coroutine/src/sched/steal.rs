@@ -27,8 +27,8 @@ pub fn steal<T: Table>(
     take(table, thief, victim, (levels, None), want, heavy, |_| true).unwrap_or(0)
 }
 
-/// [`steal`] from a core that is watched over and in a turn of the level `running`, or in none (64). What is posted from
-/// then on and more urgent than that turn kicks again. `None`: the gate is closed, and there may be something.
+/// [`steal`] from a core that is watched over and in a turn of the level `running`, or in none (64). A post from then
+/// on that is more urgent than that turn kicks again. `None`: the gate is closed, and there may be something.
 pub fn steal_watched<T: Table>(
     table: &T,
     thief: &CoreState,

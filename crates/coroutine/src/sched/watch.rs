@@ -1,5 +1,5 @@
-//! Turns that others watch over: while a core is in one, or on its way to the next, whoever leaves something more urgent
-//! with it tells another core.
+//! Turns that others watch over: while a core is in one, or on its way to the next, whoever leaves something more
+//! urgent with it tells another core.
 //!
 //! The watch is set under the gate, with an empty inbox, before the coroutine is taken from the queue: so there is no
 //! moment between the owner's last look and its turn in which a request gets into the inbox and nobody is told. It

@@ -46,9 +46,9 @@ pub use udp::UdpSocket;
 /// The longest message of which an attempt is made before it is handed to the kernel.
 const SMALL_BYTES: usize = 16 << 10;
 
-/// Sends as much of a small message as there is room for. There nearly always is, and a call that cannot wait costs less
-/// than one that can: nothing has to be kept for it. `None`: it is to be one that can, or one of a batch; or the coroutine
-/// has to give way first.
+/// Sends as much of a small message as there is room for. There nearly always is, and a call that cannot wait costs
+/// less than one that can: nothing has to be kept for it. `None`: it is to be one that can, or one of a batch; or the
+/// coroutine has to give way first.
 fn send_now(socket: impl AsFd, bytes: &[u8]) -> Option<io::Result<usize>> {
     if bytes.len() > SMALL_BYTES || !heddle::is_free() {
         return None;

@@ -22,8 +22,8 @@ const LAST: u8 = 53;
 /// Turns of what is between that may pass.
 const TURNS_MAX: u32 = 1000;
 
-/// The least urgent coroutine keeps its thread, so the one in reserve runs what a call has made ready. From then on that
-/// always has something to do, and makes something more urgent ready, which has last run on the other thread.
+/// The least urgent coroutine keeps its thread, so the one in reserve runs what a call has made ready. From then on
+/// that always has something to do, and makes something more urgent ready, which has last run on the other thread.
 fn what_is_left_with_a_stuck_thread_goes_before_the_reserves_own() -> Outcome {
     if !is_heddle() {
         return Ok(());

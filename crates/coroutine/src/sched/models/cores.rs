@@ -209,8 +209,8 @@ fn a_request_that_becomes_urgent_kicks() {
     });
 }
 
-/// A post against the owner's way into a turn: if that is of the less urgent coroutine, whoever made the other ready was
-/// told. (A watch that was set after the pick, and given up when something had come, told nobody of it.)
+/// A post against the owner's way into a turn: if that is of the less urgent coroutine, whoever made the other ready
+/// was told. (A watch that was set after the pick, and given up when something had come, told nobody of it.)
 #[test]
 fn a_watched_turn_against_push() {
     check(3, || {
@@ -229,8 +229,8 @@ fn a_watched_turn_against_push() {
     });
 }
 
-/// Posts in the midst of one turn, the second against a thief who has come for the first: it is taken out with that one,
-/// or tells again.
+/// Posts in the midst of one turn, the second against a thief who has come for the first: it is taken out with that
+/// one, or tells again.
 #[test]
 fn a_thief_in_a_watched_turn_against_push() {
     check(2, || {
