@@ -4,6 +4,7 @@
 //! - [`Levels`]: the system bitmap, from counts of the CPUs that have a level ready.
 //! - [`record`]: an executor's record: the turn of a coroutine against what becomes ready meanwhile, mask and pending
 //!   word of user interrupts.
+//! - [`turn`]: the way of an executor from one turn to the next.
 //! - [`process_level`]: the level that a process's words give to its threads.
 //! - [`Runnable`]: how many executors of a process can run, and the notice when the last one cannot.
 //! - [`ring`]: the ring of completions, the kernel's side and the program's.
@@ -22,6 +23,7 @@ mod phase;
 pub mod record;
 pub mod ring;
 mod runnable;
+pub mod turn;
 
 #[cfg(not(heddle_loom))]
 pub use clock::monotonic_ns;

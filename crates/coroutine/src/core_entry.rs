@@ -147,12 +147,18 @@ impl CoreEntry {
         }
     }
 
-    /// The duty of the machine in reserve towards this core: see [`Shared::tell_urgent`].
+    /// The machine of which it is a core, if that is an executor's of several threads.
     #[cfg(feature = "std")]
-    pub fn tell_urgent(&self) -> bool {
+    pub fn pool(&self) -> Option<&Shared> {
         // SAFETY: as above.
-        let shared = unsafe { self.shared().as_ref() };
-        shared.is_some_and(|shared| shared.tell_urgent(self))
+        unsafe { self.shared().as_ref() }
+    }
+
+    /// Whether something was left with the core in reserve, which sleeps, for this one to take.
+    #[cfg(feature = "std")]
+    pub fn is_more_in_reserve(&self) -> bool {
+        let reserve = self.pool().and_then(Shared::reserve_core);
+        reserve.is_some_and(|reserve| !reserve.is_in_turn() && !reserve.state.inbox().is_empty())
     }
 
     #[inline(always)]

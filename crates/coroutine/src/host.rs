@@ -9,9 +9,10 @@ use std::sync::OnceLock;
 /// Where executors run. Its functions must not panic: a panic within `block_on` ends the process, elsewhere it leaves
 /// the core as it is.
 pub trait Host: Sync {
-    /// Called by every executor thread before each turn, with the bitmap of the levels that are ready on its core. May
-    /// wake coroutines, and may let something else run before it returns.
-    fn before_turn(&self, ready: u64);
+    /// Called by every executor thread before each turn. Looks for events, which may wake coroutines, and then has
+    /// `settle` apply what others have left with the core: it returns the bitmap of the levels that are ready there,
+    /// all of that included. May let something else run; then it does both again before it returns.
+    fn before_turn(&self, settle: &dyn Fn() -> u64);
 
     /// Sleeps until `word` is no longer `calm` and has been woken (by Linux's private futex call), until there is
     /// something for [`Host::before_turn`] to look at, or until `limit` is over. May return early.
@@ -57,9 +58,18 @@ pub trait Host: Sync {
         false
     }
 
-    /// Something more urgent than what a core runs has been left with it, and no core is idle: makes the thread in
-    /// [`Host::stand_by`] return, now or when it is next there. Called from any context.
-    fn urgent(&self) {}
+    /// Something of `level` has been left with a core that runs something less urgent, or is about to, and no core is
+    /// idle: makes the thread in [`Host::stand_by`] return, now or when it is next there. That thread may be the
+    /// caller. Called from any context.
+    fn urgent(&self, level: u8) {
+        let _ = level;
+    }
+
+    /// Something of `level` has been left where the calling thread takes it from when its turn ends, or before the
+    /// next.
+    fn raise(&self, level: u8) {
+        let _ = level;
+    }
 
     /// The calling thread is that of the core in reserve: from now on [`Host::urgent`] reaches it.
     fn reserve(&self) {}

@@ -94,7 +94,7 @@ impl LocalExecutor {
         threads::enter(self.entry, || {
             let mut looked = Looked::new();
             let next = |entry| {
-                looked.look(entry);
+                looked.look(&|| settle(entry));
                 pick(entry)
             };
             run_frame(self.entry, builder, future, next, |entry| sleep(entry, &mut patience))
@@ -107,7 +107,7 @@ impl LocalExecutor {
         threads::enter(self.entry, || {
             let mut looked = Looked::new();
             while self.entry.live() != 0 {
-                looked.look(self.entry);
+                looked.look(&|| settle(self.entry));
                 if !run_one(self.entry) {
                     sleep(self.entry, &mut patience);
                 }
@@ -136,6 +136,12 @@ impl LocalExecutor {
     pub fn statistics(&self) -> Statistics<'_> {
         Statistics(&self.entry.state)
     }
+}
+
+/// Applies what others posted; returns the bitmap of the levels that are ready.
+pub(crate) fn settle(entry: &CoreEntry) -> u64 {
+    entry.state.drain(&Global);
+    entry.state.ready().bitmap()
 }
 
 #[inline(always)]

@@ -157,26 +157,16 @@ impl Shared {
         self.reserve.store(1 << (number & 63), Ordering::Relaxed);
     }
 
-    /// Something was left with `entry` which is more urgent than what that runs, or it is the one in reserve: has an
-    /// idle core take it, or else the one in reserve. `false` if that is not how this machine works, or if the core
-    /// sleeps and is to be woken itself.
+    /// The core in reserve.
     #[cfg(feature = "std")]
-    pub fn tell_urgent(&self, entry: &CoreEntry) -> bool {
-        if self.watching.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        let is_reserve = self.reserve.load(Ordering::Relaxed) >> (entry.state.number() & 63) & 1 != 0;
-        if !is_reserve && !entry.is_in_turn() {
-            return false;
-        }
-        if !is_reserve && self.idle.load(Ordering::Relaxed) != 0 {
-            self.kick_idle(u64::MAX);
-        } else if crate::threads::here().is_some_and(|here| ptr::eq(here, entry)) {
-            // The turn itself has made it ready, and knows how soon it will end.
-        } else if let Some(host) = crate::host::host() {
-            host.urgent();
-        }
-        true
+    pub fn reserve_core(&self) -> Option<&'static CoreEntry> {
+        self.core(self.reserve.load(Ordering::Relaxed).trailing_zeros())
+    }
+
+    /// Whether a core is parked, but for the one in reserve.
+    #[cfg(feature = "std")]
+    pub fn is_any_idle(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) != 0
     }
 
     /// Has idle cores look for work themselves, except for what is urgent.

@@ -172,11 +172,12 @@ impl Looked {
         Looked(None)
     }
 
-    /// Between turns of `entry`: shows the host what is ready, and looks into the reactor if it is time to.
+    /// Between turns: shows the host what is ready, which `settle` works out, and looks into the reactor if it is time
+    /// to.
     #[inline(always)]
-    pub fn look(&mut self, entry: &CoreEntry) {
+    pub fn look(&mut self, settle: &dyn Fn() -> u64) {
         if let Some(host) = host() {
-            return host.before_turn(entry.state.ready().bitmap());
+            return host.before_turn(settle);
         }
         if let Some(reactor) = active() {
             self.look_into(reactor);

@@ -100,6 +100,7 @@ pub fn should_yield() -> bool {
     let Some(entry) = crate::threads::here() else { return false };
     let slot = entry.current().and_then(|id| Global.slot(id.index()));
     !entry.state.inbox().is_empty()
+        || entry.is_more_in_reserve()
         || slot.is_some_and(|slot| entry.state.ready().bitmap().trailing_zeros() < u32::from(slot.level()))
 }
 

@@ -202,12 +202,8 @@ impl Ring {
 
 impl Host for Ring {
     #[inline]
-    fn before_turn(&self, ready: u64) {
-        place::before_turn(ready, || {
-            if self.has_results() {
-                self.drain();
-            }
-        });
+    fn before_turn(&self, settle: &dyn Fn() -> u64) {
+        place::before_turn(settle, || self.has_results(), || self.drain());
     }
 
     fn sleep(&self, word: &AtomicU32, calm: u32, limit: Option<Duration>) {
@@ -225,6 +221,7 @@ impl Host for Ring {
     }
 
     fn queued(&self, id: Id, level: u8) {
+        place::queued(level);
         listing::queued(id, level);
     }
 
@@ -270,8 +267,12 @@ impl Host for Ring {
         place::is_known()
     }
 
-    fn urgent(&self) {
-        place::rouse();
+    fn urgent(&self, level: u8) {
+        place::rouse(level);
+    }
+
+    fn raise(&self, level: u8) {
+        place::queued(level);
     }
 
     fn reserve(&self) {
@@ -360,6 +361,13 @@ const NO_ROOM: i64 = -(libc::EAGAIN as i64);
 
 fn start(entries: &mut [Entry]) -> i64 {
     system_call(SUBMIT, [entries.as_mut_ptr().expose_provenance() as u64, entries.len() as u64, 0, 0])
+}
+
+/// Whether a call may be made on Heddle at once: none are collected on this thread, and nothing more urgent waits for
+/// it.
+#[inline]
+pub(crate) fn is_free() -> bool {
+    is_here() && !place::is_noticed() && !BATCH.with(|batch| batch.is_open.get())
 }
 
 /// The result of handing over the collected calls.

@@ -140,7 +140,7 @@ pub(crate) fn is_of_kind(id: Id, kind: u32) {
 /// See [`Host::turn_begins`](heddle_coroutine::host::Host::turn_begins).
 #[inline]
 pub(crate) fn turn_begins(id: Id, level: u8) {
-    place::set_current(id.to_bits());
+    place::turn_begins(id.to_bits(), level);
     let Some(entry) = entry(id) else { return };
     let now_ns = place::now_ns();
     let delay_ns = now_ns.saturating_sub(entry.since_ns.load(Ordering::Relaxed));

@@ -11,10 +11,11 @@ use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use heddle_abi::protocol::record;
+use heddle_abi::protocol::turn::{self, TurnSource};
 use heddle_abi::user_sched::calls::{GIVE_WAY, INTERRUPT, Notice, POLICY, REGISTER, UNREGISTER, policy};
 use heddle_abi::user_sched::{
-    AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM, EXECUTORS_MAX, ExecutorRecord, MAGIC, PENDING_SPARE, ProcessPages,
-    RUNNING_RESERVE, SystemPage, VERSION, levels,
+    AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM, EXECUTORS_MAX, ExecutorRecord, MAGIC, PENDING_KICK, PENDING_SPARE,
+    ProcessPages, RUNNING_RESERVE, SystemPage, VERSION, levels,
 };
 use heddle_coroutine::host::Told;
 use std::ffi::CStr;
@@ -143,34 +144,57 @@ fn place() -> Place {
     }
 }
 
-/// Before a turn, with `ready` in the thread's queue: publishes that and what is about to run, and yields if the
-/// policy says so. `look` looks for results that have come.
-#[inline]
-pub(crate) fn before_turn(ready: u64, mut look: impl FnMut()) {
-    let Place::At(here) = place() else { return look() };
-    let record = here.record;
-    if record.ready.load(Ordering::Relaxed) != ready {
-        record.ready.store(ready, Ordering::Relaxed);
+/// The things that a thread looks at before a turn.
+struct Look<'a, H, T> {
+    here: Here,
+    settle: &'a dyn Fn() -> u64,
+    has_results: H,
+    take_results: T,
+}
+
+impl<H: Fn() -> bool, T: Fn()> TurnSource for Look<'_, H, T> {
+    #[inline(always)]
+    fn has_results(&self) -> bool {
+        (self.has_results)()
     }
-    if record.pending.load(Ordering::Relaxed) != 0 {
-        here.attend();
+
+    #[inline(always)]
+    fn take_results(&self) {
+        (self.take_results)();
     }
-    look();
-    if ready == 0 {
-        return record::end_turn(record);
+
+    #[inline(always)]
+    fn settle(&self) -> u64 {
+        (self.settle)()
     }
-    let level = ready.trailing_zeros();
-    if IS_STRICT.load(Ordering::Relaxed)
-        && here.system.bitmap.load(Ordering::Relaxed) & levels::before(level) != 0
-    {
+
+    #[inline(always)]
+    fn attends(&self) {
+        self.here.noticed.store(0, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn is_before(&self, level: u32) -> bool {
+        self.here.system.bitmap.load(Ordering::Relaxed) & levels::before(level) != 0
+    }
+
+    #[inline(always)]
+    fn give_way(&self) {
         call(GIVE_WAY, [0; 3]);
     }
-    if !record::begin_turn(record, level) {
-        // A finished call may be more urgent; the executor picks after this. Until its next turn the record says a
-        // level that is at worst not urgent enough, which costs an interrupt.
-        here.attend();
-        look();
-    }
+}
+
+/// Before a turn: takes the results that have come, has `settle` work out which levels are ready in the thread's queue,
+/// publishes that and what is about to run, and yields if the policy says so.
+#[inline]
+pub(crate) fn before_turn(settle: &dyn Fn() -> u64, has_results: impl Fn() -> bool, take_results: impl Fn()) {
+    let Place::At(here) = place() else {
+        take_results();
+        settle();
+        return;
+    };
+    let look = Look { here, settle, has_results, take_results };
+    turn::before_turn(here.record, IS_STRICT.load(Ordering::Relaxed), &look);
 }
 
 impl Here {
@@ -245,12 +269,29 @@ pub(crate) fn stand_by() -> Told {
     }
 }
 
-/// Tells the executor in reserve.
-pub(crate) fn rouse() {
-    if let number @ 1.. = RESERVE.load(Ordering::SeqCst) {
-        // The most urgent level there is, until it has found out what it is about.
-        const MOST_URGENT: usize = 1;
-        call(INTERRUPT, [number as usize - 1, MOST_URGENT, 0]);
+/// Tells the executor in reserve of something of `level`.
+pub(crate) fn rouse(level: u8) {
+    let (number @ 1.., Some(pages)) = (RESERVE.load(Ordering::SeqCst), pages()) else { return };
+    let number = number as usize - 1;
+    if let Place::At(here) = PLACE.get()
+        && ptr::eq(here.record, &pages.process.executors[number])
+    {
+        // That is the calling thread, which looks before its next turn. It is told for its sleep, in case that this is
+        // a handler which has interrupted it on its way there.
+        queued(level);
+        if record::running(here.record).is_none() {
+            let _ = record::post(here.record, PENDING_KICK);
+        }
+        return;
+    }
+    call(INTERRUPT, [number, usize::from(level) + 1, 0]);
+}
+
+/// A coroutine of `level` has become ready on the calling thread.
+#[inline]
+pub(crate) fn queued(level: u8) {
+    if let Place::At(here) = PLACE.get() {
+        turn::queued(here.record, level);
     }
 }
 
@@ -266,6 +307,15 @@ pub(crate) fn after_fork() {
     if let Place::At(_) = PLACE.replace(Place::Unknown) {
         place();
         set_current(heddle_coroutine::current_id().map_or(0, heddle_coroutine::Id::to_bits));
+    }
+}
+
+/// A turn begins, of a coroutine that may have become ready after the look before it.
+#[inline]
+pub(crate) fn turn_begins(id: u64, level: u8) {
+    if let Place::At(here) = PLACE.get() {
+        here.record.current.store(id, Ordering::Relaxed);
+        turn::turn_begins(here.record, level);
     }
 }
 

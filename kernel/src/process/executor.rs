@@ -162,7 +162,7 @@ impl Executors {
         let mut best = None;
         for (executor, thread) in list.iter() {
             let (Some(record), Some(thread)) = (executor.record(), thread.upgrade()) else { continue };
-            let is_blocked = thread.executor().is_blocked.load(Ordering::Relaxed);
+            let is_blocked = !can_run(&thread);
             if record::is_reserve(record) {
                 continue;
             }
@@ -203,14 +203,20 @@ impl Executors {
         let mut ready = own.pages.header().map_or(0, |header| header.bitmap.load(Ordering::Relaxed));
         for (each, thread) in self.list.lock().iter() {
             let is_own = each.number == own.number;
-            if is_own
-                || thread.upgrade().is_none_or(|thread| thread.executor().is_blocked.load(Ordering::Relaxed))
-            {
+            if is_own || thread.upgrade().is_none_or(|thread| !can_run(&thread)) {
                 ready |= each.record().map_or(0, |record| record.ready.load(Ordering::Relaxed));
             }
         }
         ready
     }
+}
+
+/// Whether an executor's thread runs or is about to. One that has been woken is its own again from that moment, not
+/// only from its next turn: whoever went on having its levels would be its equal, and keep the processor from it for
+/// a slice.
+fn can_run(thread: &Thread) -> bool {
+    !thread.executor().is_blocked.load(Ordering::Relaxed)
+        || thread.task().is_some_and(sched::TaskRef::runs_or_is_ready)
 }
 
 /// Makes the calling thread executor `number`.
@@ -397,10 +403,18 @@ fn wake(thread: &Arc<Thread>, executor: &Executor, reason: u32, level: u8) -> bo
 
 /// Lends the thread the level of something that became ready for it.
 fn boost(thread: &Thread, executor: &Executor, level: u8) {
-    if let Some(level) = levels::in_machine(level.into(), executor.may_be_urgent) {
-        thread.executor().boost.fetch_min(level, Ordering::Relaxed);
+    if keep_boost(thread, executor, level) {
         thread.with_entity(|_| {});
     }
+}
+
+/// The same, from when its level is next worked out on. `false`: there is nothing to lend.
+fn keep_boost(thread: &Thread, executor: &Executor, level: u8) -> bool {
+    let level = levels::in_machine(level.into(), executor.may_be_urgent);
+    if let Some(level) = level {
+        thread.executor().boost.fetch_min(level, Ordering::Relaxed);
+    }
+    level.is_some()
 }
 
 /// The level in the machine of a coroutine of `level`, or of what is done for it: the thread's own if it is ordinary.
@@ -418,7 +432,7 @@ pub fn completed(process: &Process, level: u8) {
         return;
     }
     let told = process.executors().to_notify();
-    let is_blocked = |thread: &Thread| thread.executor().is_blocked.load(Ordering::Relaxed);
+    let is_blocked = |thread: &Thread| !can_run(thread);
     let Some((executor, thread)) = told else { return };
     let Some(record) = executor.record() else { return };
     let running = record::running(record);
@@ -443,7 +457,10 @@ pub fn completed(process: &Process, level: u8) {
                 BySoftware.interrupt(&thread);
             }
         }
-        Some(_) => {}
+        // It has the level already, and keeps it if its turn ends before it has looked.
+        Some(_) => {
+            let _ = keep_boost(&thread, &executor, level);
+        }
     }
 }
 

@@ -126,6 +126,7 @@ const FAMILIES: &[&[Test]] = &[
     runtime::TESTS,
     runtime::FORK_TESTS,
     runtime::NET_TESTS,
+    runtime::ORDER_TESTS,
     listing::TESTS,
     vdso::TESTS,
     extended::TESTS,

@@ -6,7 +6,7 @@ use crate::machine::{MACHINE_CORES, Shared, victims};
 use crate::os;
 use crate::park::Patience;
 use crate::registry::Global;
-use crate::sched::{BATCH, CoreState, LEVELS, WATCH_PARKED, steal};
+use crate::sched::{BATCH, CoreState, LEVELS, WATCH_PARKED, steal, steal_watched};
 use crate::sync::Ordering;
 use core::time::Duration;
 use std::time::Instant;
@@ -66,6 +66,10 @@ impl Idler {
             self.vain = 0;
             return;
         }
+        if entry.is_more_in_reserve() {
+            // It has passed something on on its way here.
+            return entry.state.inbox().cover();
+        }
         shared.set_idle(entry.state.number(), true);
         self.vain = if shared.all_idle() { self.vain + 1 } else { 0 };
         // One idle core keeps looking as long as others run, for what waits behind a long turn.
@@ -92,8 +96,10 @@ impl Idler {
             if busy || !victim.has_thread() {
                 taken += steal(&Global, &entry.state, &victim.state, u64::MAX, BATCH, os::heavy_barrier);
             } else if victim.has_more_urgent() || left_in_a_turn(shared, victim) {
-                let urgent = (1 << victim.running.load(Ordering::Relaxed).min(63)) - 1;
-                taken += steal(&Global, &entry.state, &victim.state, urgent, 1, os::heavy_barrier);
+                let running = || victim.running.load(Ordering::Relaxed).min(LEVELS as u32) as u8;
+                let urgent = (1 << running().min(63)) - 1;
+                let (core, other, heavy) = (&entry.state, &victim.state, os::heavy_barrier);
+                taken += steal_watched(&Global, core, other, (urgent, 1), running, heavy).unwrap_or(0);
             }
         }
         if due {

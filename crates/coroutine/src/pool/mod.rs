@@ -13,7 +13,7 @@ use crate::handle::JoinHandle;
 use crate::host::{Host, host};
 #[cfg(feature = "scheduler")]
 use crate::local::drop_coroutines;
-use crate::local::{run_frame, tear_down};
+use crate::local::{self, run_frame, tear_down};
 use crate::machine::{MACHINE_CORES, Shared, elsewhere, spawn_on, steal_urgent};
 use crate::reactor::Looked;
 use crate::registry::{Global, acquire_core};
@@ -21,6 +21,7 @@ use crate::sched::{Picked, Stealing};
 use crate::statistics::Statistics;
 use crate::sync::{AtomicUsize, Ordering, fence};
 use crate::{os, park, threads, turn};
+use core::cell::Cell;
 use core::fmt;
 use core::future::Future;
 use std::boxed::Box;
@@ -168,7 +169,7 @@ impl Executor {
                 entry,
                 builder,
                 future,
-                |entry| next(self.shared, entry, &mut look),
+                |entry| next(self.shared, entry, &mut look, || settle(self.shared, entry)),
                 |entry| {
                     idler.idle(self.shared, entry);
                 },
@@ -209,6 +210,7 @@ impl Drop for LeaveGuard<'_> {
             // Coroutines that are ready here are the others' now.
             shared.kick_idle(u64::MAX);
         }
+        reserve::take_over(shared);
     }
 }
 
@@ -230,7 +232,7 @@ fn take_shared() -> &'static Shared {
 static POOL_HOOKS: Hooks = Hooks {
     kick: |entry| {
         if entry.has_thread() {
-            if !entry.tell_urgent() {
+            if !entry.pool().is_some_and(|shared| reserve::tell(shared, entry)) {
                 park::kick(entry);
             }
         } else {
@@ -242,35 +244,54 @@ static POOL_HOOKS: Hooks = Hooks {
     left: |_, _| {},
 };
 
-/// The next coroutine to run: now and then another core's, if it is more urgent.
+/// Applies what others posted to a core that is not in reserve, which from then on watches for what is more urgent than
+/// all that is ready, if cores do. Returns the bitmap of the levels that are ready.
+fn settle(shared: &Shared, entry: &CoreEntry) -> u64 {
+    if shared.watching.load(Ordering::Relaxed) == 0 {
+        return local::settle(entry);
+    }
+    loop {
+        let announce = |level: u8| entry.running.store(level.into(), Ordering::Relaxed);
+        let ready = entry.state.settle(&Global, false, announce);
+        if !reserve::take_back(shared, entry) {
+            return ready;
+        }
+    }
+}
+
+/// The next coroutine to run: now and then another core's, if it is more urgent. `settle` as in [`settle`].
 #[inline(always)]
 fn next(
     shared: &Shared,
     entry: &'static CoreEntry,
     (look, looked): &mut (u32, Looked),
+    settle: impl Fn() -> u64,
 ) -> Option<Picked<'static>> {
-    let is_watching = shared.watching.load(Ordering::Relaxed) != 0;
-    if is_watching {
-        entry.state.inbox().cover();
+    let ready = Cell::new(u64::MAX);
+    looked.look(&|| {
+        ready.set(settle());
+        ready.get()
+    });
+    if ready.get() == 0 {
+        // The host knows that nothing is ready. A post from here on is seen on the way to sleep.
+        entry.state.count_idle();
+        return None;
     }
-    looked.look(entry);
+    let is_watching = shared.watching.load(Ordering::Relaxed) != 0;
     *look += 1;
     if *look >= LOOK_EVERY {
         *look = 0;
         steal_urgent(shared, entry, os::heavy_barrier);
     }
+    let announce = |level: u8| entry.running.store(level.into(), Ordering::Relaxed);
     loop {
-        let picked = entry.state.pick(&Global)?;
+        let picked = if is_watching {
+            entry.state.pick_watched(&Global, announce)?
+        } else {
+            entry.state.pick(&Global).inspect(|picked| announce(picked.level))?
+        };
         match elsewhere(shared, entry, &picked) {
-            None => {
-                entry.running.store(picked.level.into(), Ordering::Relaxed);
-                if is_watching {
-                    // From here on whoever makes something more urgent ready tells another core. A coroutine that is
-                    // ready already was less urgent, or has been seen by them.
-                    let _ = entry.state.expose(picked.level);
-                }
-                return Some(picked);
-            }
+            None => return Some(picked),
             Some(target) => entry.state.hand_over(&Global, picked.id, picked.slot, target),
         }
     }
@@ -279,7 +300,7 @@ fn next(
 fn work(shared: &Shared, entry: &'static CoreEntry) {
     let (mut look, mut idler) = ((0, Looked::new()), Idler::new());
     while !shared.is_closed() {
-        match next(shared, entry, &mut look) {
+        match next(shared, entry, &mut look, || settle(shared, entry)) {
             Some(picked) => turn::run(entry, picked),
             None => idler.idle(shared, entry),
         }
@@ -298,7 +319,7 @@ impl Drop for Executor {
         }
         if let (Some(_), Some(host)) = (&self.reserve, host()) {
             fence(Ordering::SeqCst);
-            host.urgent();
+            host.urgent(0);
         }
         for (entry, _) in &self.workers {
             park::kick(entry);

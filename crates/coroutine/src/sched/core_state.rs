@@ -301,13 +301,28 @@ impl CoreState {
     fn pick_in_gate<'t>(&self, table: &'t impl Table) -> Option<Picked<'t>> {
         let bitmap = self.ready.bitmap();
         if bitmap == 0 {
-            self.idles.store(self.idles().wrapping_add(1), Ordering::Relaxed);
+            self.count_idle();
             return None;
         }
-        let mut level = bitmap.trailing_zeros() as u8;
-        if self.share.load(Ordering::Relaxed) != 0 {
-            level = self.shared_level(bitmap, level);
-        }
+        self.pick_of(table, self.level_to_pick(bitmap))
+    }
+
+    /// Owner: nothing was ready.
+    #[inline(always)]
+    pub(crate) fn count_idle(&self) {
+        self.idles.store(self.idles().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The level whose turn it is. Gate held.
+    #[inline(always)]
+    pub(super) fn level_to_pick(&self, bitmap: u64) -> u8 {
+        let level = bitmap.trailing_zeros() as u8;
+        if self.share.load(Ordering::Relaxed) == 0 { level } else { self.shared_level(bitmap, level) }
+    }
+
+    /// Takes the first coroutine of `level`. Gate held.
+    #[inline(always)]
+    pub(super) fn pick_of<'t>(&self, table: &'t impl Table, level: u8) -> Option<Picked<'t>> {
         let (index, slot) = self.ready.pop_front(table, level)?;
         self.ready.count_pick(level);
         let word = slot.local();

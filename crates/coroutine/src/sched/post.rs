@@ -110,8 +110,8 @@ fn request<T: Table>(table: &T, here: Option<&CoreState>, id: Id, request: Reque
                 Woken::Stale
             };
             core.gate.leave();
-            // Only a handler finds its own core exposed: it interrupted the core on its way to park.
-            if core.inbox.watch() != 0 && woken == Woken::Queued && core.inbox.prod(slot.level()) {
+            // Only a handler finds its own core so: it interrupted the core on its way to park.
+            if core.inbox.is_away() && woken == Woken::Queued && core.inbox.prod(slot.level()) {
                 table.kick(core.index());
             }
             return woken;

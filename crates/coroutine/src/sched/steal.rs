@@ -24,7 +24,21 @@ pub fn steal<T: Table>(
     want: usize,
     heavy: impl FnOnce(),
 ) -> usize {
-    take(table, thief, victim, (levels, None), want, heavy)
+    take(table, thief, victim, (levels, None), want, heavy, |_| true).unwrap_or(0)
+}
+
+/// [`steal`] from a core that is watched over and in a turn of the level `running`, or in none (64). A post from then
+/// on that is more urgent than that turn kicks again. `None`: the gate is closed, and there may be something.
+pub fn steal_watched<T: Table>(
+    table: &T,
+    thief: &CoreState,
+    victim: &CoreState,
+    (levels, want): (u64, usize),
+    running: impl Fn() -> u8,
+    heavy: impl FnOnce(),
+) -> Option<usize> {
+    let watches = |victim: &CoreState| victim.inbox.watch_again(running());
+    take(table, thief, victim, (levels, None), want, heavy, watches)
 }
 
 /// [`steal`] of one that is more urgent than `rank`, orders within a level included. Whether there was one.
@@ -36,7 +50,7 @@ pub fn steal_before<T: Table>(
     heavy: impl FnOnce(),
 ) -> bool {
     let levels = (2u64 << rank.level()).wrapping_sub(1);
-    take(table, thief, victim, (levels, Some(rank)), 1, heavy) != 0
+    take(table, thief, victim, (levels, Some(rank)), 1, heavy, |_| true).unwrap_or(0) != 0
 }
 
 fn take<T: Table>(
@@ -46,12 +60,18 @@ fn take<T: Table>(
     (levels, before): (u64, Option<Rank>),
     want: usize,
     heavy: impl FnOnce(),
-) -> usize {
+    is_settled: impl Fn(&CoreState) -> bool,
+) -> Option<usize> {
     if !victim.gate.thief_enter(heavy) {
-        return 0;
+        return None;
     }
-    if !victim.inbox.is_empty() {
-        victim.drain_in_gate(table);
+    loop {
+        if !victim.inbox.is_empty() {
+            victim.drain_in_gate(table);
+        }
+        if is_settled(victim) {
+            break;
+        }
     }
     let mut taken = [(0, None::<&Slot>); BATCH];
     let mut count = 0;
@@ -73,7 +93,7 @@ fn take<T: Table>(
     }
     victim.gate.thief_leave();
     if count == 0 {
-        return 0;
+        return Some(0);
     }
     thief.gate.enter();
     for (index, slot) in taken.iter().take(count) {
@@ -84,5 +104,5 @@ fn take<T: Table>(
     let steals = thief.steals.load(Ordering::Relaxed);
     thief.steals.store(steals.wrapping_add(count as u32), Ordering::Relaxed);
     thief.gate.leave();
-    count
+    Some(count)
 }

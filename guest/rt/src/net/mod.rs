@@ -35,6 +35,24 @@ mod address;
 mod tcp;
 mod udp;
 
+use crate::{calls, heddle};
+use std::io;
+use std::os::fd::AsFd;
+
 pub use address::PeerAddress;
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;
+
+/// The longest message of which an attempt is made before it is handed to the kernel.
+const SMALL_BYTES: usize = 16 << 10;
+
+/// Sends as much of a small message as there is room for. There nearly always is, and a call that cannot wait costs
+/// less than one that can: nothing has to be kept for it. `None`: it is to be one that can, or one of a batch; or the
+/// coroutine has to give way first.
+fn send_now(socket: impl AsFd, bytes: &[u8]) -> Option<io::Result<usize>> {
+    if bytes.len() > SMALL_BYTES || !heddle::is_free() {
+        return None;
+    }
+    let sent = calls::send_sync(socket, bytes, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+    (!matches!(&sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock)).then_some(sent)
+}

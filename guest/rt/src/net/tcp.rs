@@ -1,6 +1,7 @@
 //! TCP.
 
 use super::address::{PeerAddress, encode, family};
+use super::send_now;
 use crate::buffer::{Buffer, BufferMut, Rest};
 use crate::words::{Words, output};
 use crate::{calls, heddle};
@@ -121,14 +122,17 @@ impl TcpStream {
 
     /// Sends some of the bytes. A peer that is gone is an error, never a SIGPIPE.
     pub async fn write<B: Buffer>(&self, buffer: B) -> (io::Result<usize>, B) {
-        calls::send(&self.0, buffer, libc::MSG_NOSIGNAL).await
+        match send_now(&self.0, buffer.bytes()) {
+            Some(result) => (result, buffer),
+            None => calls::send(&self.0, buffer, libc::MSG_NOSIGNAL).await,
+        }
     }
 
     /// Sends all of the bytes.
     pub async fn write_all<B: Buffer>(&self, buffer: B) -> (io::Result<()>, B) {
         let mut rest = Rest::of(buffer);
         while !rest.bytes().is_empty() {
-            let (length, back) = calls::send(&self.0, rest, libc::MSG_NOSIGNAL).await;
+            let (length, back) = self.write(rest).await;
             rest = back;
             match length {
                 Ok(length) => rest.from += length,

@@ -1,6 +1,7 @@
 //! UDP.
 
 use super::address::{PeerAddress, encode};
+use super::send_now;
 use crate::buffer::{Buffer, BufferMut};
 use crate::calls;
 use std::io;
@@ -39,7 +40,10 @@ impl UdpSocket {
 
     /// Sends a datagram to the peer.
     pub async fn send<B: Buffer>(&self, buffer: B) -> (io::Result<usize>, B) {
-        calls::send(&self.0, buffer, libc::MSG_NOSIGNAL).await
+        match send_now(&self.0, buffer.bytes()) {
+            Some(result) => (result, buffer),
+            None => calls::send(&self.0, buffer, libc::MSG_NOSIGNAL).await,
+        }
     }
 
     /// Waits for a datagram. Bytes that the buffer has no room for are lost.

@@ -2,6 +2,7 @@
 
 mod fork;
 mod net;
+mod order;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::{expect, expect_eq};
 
 pub use fork::TESTS as FORK_TESTS;
 pub use net::TESTS as NET_TESTS;
+pub use order::TESTS as ORDER_TESTS;
 
 crate::tests! {
     a_hundred_thousand_coroutines

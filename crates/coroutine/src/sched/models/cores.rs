@@ -1,7 +1,8 @@
 //! Parking and stealing.
 
 use super::*;
-use crate::sched::{Batches, WATCH_PARKED, set_priority, wake};
+use crate::sched::inbox::WATCH_KEPT;
+use crate::sched::{Batches, WATCH_PARKED, set_priority, steal_watched, wake};
 use loom::thread;
 
 /// A post against the owner's way to sleep: if it may sleep, then it was kicked.
@@ -205,6 +206,47 @@ fn a_request_that_becomes_urgent_kicks() {
         waker.join().unwrap();
         ranker.join().unwrap();
         assert!(!runs || world.kicks[0].load(Ordering::Relaxed) == 1);
+    });
+}
+
+/// A post against the owner's way into a turn: if that is of the less urgent coroutine, whoever made the other ready
+/// was told. (A watch that was set after the pick, and given up when something had come, told nobody of it.)
+#[test]
+fn a_watched_turn_against_push() {
+    check(3, || {
+        let world = World::new();
+        let (urgent, ready) = (world.waiting(1), world.waiting(2));
+        wake(&*world, Some(&world.cores[0]), ready);
+        let other = world.clone();
+        let waker = thread::spawn(move || wake(&*other, None, urgent));
+        world.prepare_to_expose();
+        world.cores[0].settle(&*world, false, |_| ());
+        let picked = world.cores[0].pick_watched(&*world, |_| ()).unwrap();
+        waker.join().unwrap();
+        let is_told = world.kicks[0].load(Ordering::Relaxed) == 1;
+        assert!(is_told || picked.level == 1);
+        assert!(picked.level == 1 || !world.cores[0].inbox().is_empty());
+    });
+}
+
+/// Posts in the midst of one turn, the second against a thief who has come for the first: it is taken out with that
+/// one, or tells again.
+#[test]
+fn a_thief_in_a_watched_turn_against_push() {
+    check(2, || {
+        let world = World::new();
+        let (first, second) = (world.waiting(1), world.waiting(1));
+        world.prepare_to_expose();
+        assert!(world.cores[0].inbox.expose(WATCH_KEPT | 2));
+        wake(&*world, None, first);
+        assert_eq!(world.kicks[0].load(Ordering::Relaxed), 1);
+        let other = world.clone();
+        let waker = thread::spawn(move || wake(&*other, None, second));
+        let heavy = || loom::sync::atomic::fence(Ordering::SeqCst);
+        let taken = steal_watched(&*world, &world.cores[1], &world.cores[0], (u64::MAX, 1), || 2, heavy);
+        waker.join().unwrap();
+        assert_eq!(taken, Some(1));
+        assert!(world.cores[0].inbox().is_empty() || world.kicks[0].load(Ordering::Relaxed) == 2);
     });
 }
 
