@@ -115,7 +115,17 @@ impl<'a> IoBuffer<'a> {
     /// The missing page, if the transfer comes back when it is there.
     #[inline]
     pub fn check_target(&self, most: usize) -> Result<(), PageFault> {
-        if !self.waits_for_pages {
+        let is_one_page = match &self.target {
+            BufferTarget::User { segments, index, within, .. } => {
+                segments.get(*index).is_none_or(|segment| {
+                    let place = segment.address.wrapping_add(*within) % PIECE_BYTES;
+                    most <= (segment.length - within).min(PIECE_BYTES - place)
+                })
+            }
+            _ => true,
+        };
+        // Who misses the first page has done nothing yet.
+        if is_one_page || !self.waits_for_pages {
             return Ok(());
         }
         self.probe(0, most, true).map_err(|(_, fault)| fault)

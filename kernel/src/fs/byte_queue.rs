@@ -102,12 +102,32 @@ pub const fn is_large(bytes: usize, direct: usize) -> bool {
 ///
 /// # Errors
 /// A fault before the first byte, `ENOMEM`.
+#[inline]
 pub fn fill(queue: &mut ByteQueue, buffer: &mut IoBuffer<'_>, limit: usize) -> TryResult<usize> {
-    let mut moved = 0;
     let limit = limit.min(buffer.remaining()).min(queue.room());
+    // Most often the last page has room for all.
+    if let Some((frame, free)) = queue.tail()
+        && free.len() >= limit
+    {
+        let before = buffer.done();
+        let result = buffer.copy_in_frame(frame.bytes().part(free.start..free.start + limit));
+        let copied = buffer.done() - before;
+        queue.commit(copied);
+        return match result {
+            Err(fault) if copied == 0 => Err(fault.into()),
+            _ => Ok(copied),
+        };
+    }
+    fill_pages(queue, buffer, limit)
+}
+
+/// Copies `limit` bytes into the queue, which needs pages for them.
+#[inline(never)]
+fn fill_pages(queue: &mut ByteQueue, buffer: &mut IoBuffer<'_>, limit: usize) -> TryResult<usize> {
+    let mut moved = 0;
     // What goes as a whole has its memory before its first byte.
     let mut spare = None;
-    if limit <= PAGE_BYTES && queue.tail().map_or(0, |(_, free)| free.len()) < limit {
+    if limit <= PAGE_BYTES {
         spare = Some(FrameRef::allocate()?);
         queue.reserve_places(1).map_err(|_| Errno::ENOMEM)?;
     }
@@ -141,6 +161,7 @@ pub fn fill(queue: &mut ByteQueue, buffer: &mut IoBuffer<'_>, limit: usize) -> T
 ///
 /// # Errors
 /// A fault before the first byte.
+#[inline]
 pub fn drain(queue: &mut ByteQueue, buffer: &mut IoBuffer<'_>) -> TryResult<usize> {
     let mut moved = 0;
     while buffer.remaining() > 0

@@ -103,6 +103,7 @@ impl<P> PageQueue<P> {
     /// The last page and its free part, as far as there is [`room`](Self::room); `None` if it has none, so that a page
     /// must be [added](Self::add).
     #[must_use]
+    #[inline]
     pub fn tail(&self) -> Option<(&P, Range<usize>)> {
         let last = self.pages.back().filter(|last| !last.is_shared)?;
         let end = usize::from(last.end);
@@ -111,6 +112,7 @@ impl<P> PageQueue<P> {
     }
 
     /// Makes the first `count` bytes of the [free part](Self::tail) contents.
+    #[inline]
     pub fn commit(&mut self, count: usize) {
         debug_assert!(count <= self.room());
         if let Some(last) = self.pages.back_mut() {
@@ -164,6 +166,7 @@ impl<P> PageQueue<P> {
 
     /// The first page and what it has to read; `None` if there is nothing.
     #[must_use]
+    #[inline]
     pub fn head(&self) -> Option<(&P, Range<usize>)> {
         if self.length == 0 {
             return None;
@@ -177,7 +180,28 @@ impl<P> PageQueue<P> {
     }
 
     /// Removes the oldest `count` bytes.
+    #[inline]
     pub fn consume(&mut self, count: usize) {
+        if let Some(first) = self.pages.front_mut()
+            && count < usize::from(first.end - first.start)
+        {
+            first.start += count as u16;
+            self.length -= count;
+            return;
+        }
+        if count == self.length
+            && self.pages.len() == 1
+            && let Some(last) = self.pages.front_mut().filter(|last| !last.is_shared)
+        {
+            // Kept for what comes next.
+            (last.start, last.end, self.length) = (0, 0, 0);
+            return;
+        }
+        self.consume_pages(count);
+    }
+
+    #[inline(never)]
+    fn consume_pages(&mut self, count: usize) {
         let mut left = count.min(self.length);
         self.length -= left;
         let keeps_places = self.length > 0 || self.pages.capacity() <= KEPT_PLACES;

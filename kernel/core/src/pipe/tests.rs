@@ -152,7 +152,7 @@ fn behaves_like_a_vector_whatever_is_under_way() {
 
 #[test]
 fn shared_bytes_stay_as_they_are() {
-    for seed in 100..if cfg!(miri) { 102 } else { 140 } {
+    for seed in 100..if cfg!(miri) { 102 } else { 110 } {
         let mut numbers = Numbers(seed);
         let mut queues = [Queue::new(65_536), Queue::new(20_000)];
         let mut models = [Vec::new(), Vec::new()];
