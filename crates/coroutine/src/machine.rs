@@ -389,7 +389,7 @@ fn post_to(shared: &Shared, task: *mut (), builder: Builder) -> Result<Id, Spawn
 
 /// A processor's part of a machine. Stays on the processor that started it.
 pub struct Core<P: Platform> {
-    entry: &'static CoreEntry,
+    pub(crate) entry: &'static CoreEntry,
     shared: &'static Shared,
     platform: PhantomData<*const P>,
 }

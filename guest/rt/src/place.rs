@@ -14,7 +14,7 @@ use heddle_abi::protocol::record;
 use heddle_abi::user_sched::calls::{GIVE_WAY, INTERRUPT, Notice, POLICY, REGISTER, UNREGISTER, policy};
 use heddle_abi::user_sched::{
     AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM, EXECUTORS_MAX, ExecutorRecord, MAGIC, PENDING_SPARE, ProcessPages,
-    RUNNING_RESERVE, SystemPage, VERSION, levels,
+    RUNNING_RESERVE, SystemPage, VERSION,
 };
 use heddle_coroutine::host::Told;
 use std::ffi::CStr;
@@ -99,6 +99,7 @@ enum Place {
 struct Here {
     record: &'static ExecutorRecord,
     system: &'static SystemPage,
+    group: &'static AtomicU32,
     noticed: &'static AtomicU32,
 }
 
@@ -112,7 +113,8 @@ fn register() -> Place {
     let place = pages().and_then(|pages| {
         let number = (0..EXECUTORS_MAX).find(|&number| take(pages, number))?;
         let (record, notice) = (&pages.process.executors[number], &pages.notices[number]);
-        Some(Place::At(Here { record, system: pages.system, noticed: &notice.noticed }))
+        let group = &pages.process.header.group;
+        Some(Place::At(Here { record, system: pages.system, group, noticed: &notice.noticed }))
     });
     let place = place.unwrap_or(Place::None);
     PLACE.set(place);
@@ -149,7 +151,8 @@ fn place() -> Place {
 pub(crate) fn before_turn(ready: u64, mut look: impl FnMut()) {
     let Place::At(here) = place() else { return look() };
     let record = here.record;
-    if record.ready.load(Ordering::Relaxed) != ready {
+    let before = record.ready.load(Ordering::Relaxed);
+    if before != ready {
         record.ready.store(ready, Ordering::Relaxed);
     }
     if record.pending.load(Ordering::Relaxed) != 0 {
@@ -160,9 +163,12 @@ pub(crate) fn before_turn(ready: u64, mut look: impl FnMut()) {
         return record::end_turn(record);
     }
     let level = ready.trailing_zeros();
-    if IS_STRICT.load(Ordering::Relaxed)
-        && here.system.bitmap.load(Ordering::Relaxed) & levels::before(level) != 0
+    // The kernel knows no level of an executor that had nothing to run: so that compares in any case.
+    if (before == 0 || IS_STRICT.load(Ordering::Relaxed))
+        && here.system.has_before(here.group.load(Ordering::Relaxed), level)
     {
+        // The last turn is over: the level is that of what comes next.
+        record::end_turn(record);
         call(GIVE_WAY, [0; 3]);
     }
     if !record::begin_turn(record, level) {

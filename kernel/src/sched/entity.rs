@@ -58,6 +58,8 @@ pub enum SliceEnd {
     Blocked,
     /// It gave way and is ready.
     Yielded,
+    /// Something else goes before it, and it keeps its place among its equals.
+    Preempted,
 }
 
 /// A thread's entity with the scheduler, from turn to turn.
@@ -75,6 +77,8 @@ pub struct SchedEntity {
     /// Its priority was raised during the turn: it has become the last of its equals, and does not go back before them.
     is_last: bool,
     ended_as: SliceEnd,
+    /// The turn uses time of the user's group of executors: `account` is a copy of that one's.
+    is_shared: bool,
     started_ns: u64,
     ended_ns: u64,
     /// When `until_ns` and `priority` were worked out.
@@ -97,6 +101,7 @@ impl SchedEntity {
             round_ns: ROUND_ROBIN_NS,
             is_last: false,
             ended_as: SliceEnd::Yielded,
+            is_shared: false,
             started_ns: 0,
             ended_ns: 0,
             planned_ns: 0,
@@ -119,7 +124,7 @@ impl SchedEntity {
 
     /// Changes how the thread is scheduled; `is_running`: in the midst of a turn.
     pub fn set_parameters(&mut self, parameters: Parameters, now_ns: u64, is_running: bool) {
-        if is_running {
+        if is_running && !self.is_shared {
             self.end(now_ns);
         }
         let before = self.parameters;
@@ -139,13 +144,13 @@ impl SchedEntity {
 
     /// The thread is preempted: whether it goes behind its equals and not, as usual, before them.
     pub const fn preempted(&mut self) -> bool {
-        self.ended_as = SliceEnd::Yielded;
+        self.ended_as = SliceEnd::Preempted;
         core::mem::replace(&mut self.is_last, false)
     }
 
     /// Lends the thread a realtime priority, 0 for none; `is_running`: in the midst of a turn.
     pub fn lend(&mut self, realtime: u8, now_ns: u64, is_running: bool) {
-        if is_running {
+        if is_running && !self.is_shared {
             self.end(now_ns);
         }
         self.lent = realtime;
@@ -156,7 +161,8 @@ impl SchedEntity {
     #[inline]
     pub fn start(&mut self, now_ns: u64) {
         self.started_ns = now_ns;
-        if self.ended_as == SliceEnd::Yielded && self.realtime() == 0 {
+        self.is_shared = false;
+        if self.ended_as != SliceEnd::Blocked && self.realtime() == 0 {
             // Nothing has changed but the time.
             self.until_ns = self.until_ns.saturating_add(now_ns.saturating_sub(self.planned_ns));
             self.planned_ns = now_ns;
@@ -171,6 +177,37 @@ impl SchedEntity {
         if self.account.skips_turn() && self.realtime() == 0 {
             self.until_ns = THROTTLED;
         }
+    }
+
+    /// Whether the thread may use the time of a group: it is an ordinary one.
+    #[must_use]
+    pub fn is_ordinary(&self) -> bool {
+        self.parameters.policy == Policy::Other && self.realtime() == 0
+    }
+
+    /// A turn starts that uses the time of the user's group, whose account is this.
+    pub fn start_shared(&mut self, now_ns: u64, account: Account) {
+        self.started_ns = now_ns;
+        self.ended_as = SliceEnd::Blocked;
+        self.is_shared = true;
+        self.account = account;
+        self.plan(now_ns);
+    }
+
+    /// The turn ends; `charge` has the group pay for it, if it is the group's, and returns its account.
+    pub fn end_shared(&mut self, now_ns: u64, charge: impl FnOnce(u64, Weight) -> Account) {
+        if !self.is_shared {
+            return self.end(now_ns);
+        }
+        self.account = charge(now_ns.saturating_sub(self.started_ns), self.weight);
+        (self.started_ns, self.ended_ns) = (now_ns, now_ns);
+        self.plan(now_ns);
+    }
+
+    /// How the turn ends.
+    #[must_use]
+    pub const fn ending(&self) -> SliceEnd {
+        self.ended_as
     }
 
     /// The thread was to stand back, but nobody else wants the processor: it has its turn.
