@@ -6,11 +6,13 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use heddle_abi::user_sched::{GROUPS_MAX, levels};
 use heddle_kernel_core::fairness::{Account, Weight};
-use heddle_kernel_core::group::{APART, Circumstances, End, Group, ORDERED, Place, Ruling};
+use heddle_kernel_core::group::{
+    APART, Circumstances, End, Group, ORDERED, Place, Ruling, URGENT_FIRST, URGENT_LEVELS,
+};
 
 use crate::arch;
 use crate::arch::time::now_ns;
@@ -22,7 +24,10 @@ use crate::sched::{Fetched, Priority, TaskRef};
 use crate::sync::SpinLock;
 use crate::time::system_page::PAGE;
 
-const _: () = assert!(ORDERED as u32 == levels::ORDERED);
+const _: () = {
+    assert!(ORDERED as u32 == levels::ORDERED && URGENT_FIRST as u32 == levels::URGENT_FIRST);
+    assert!((URGENT_FIRST + URGENT_LEVELS) as u32 == *levels::ORDINARY.start());
+};
 
 /// A user's executors.
 pub(super) struct UserGroup {
@@ -108,6 +113,9 @@ impl UserGroup {
 /// Has a CPU look whose turn it is, if it is another one and in a program.
 fn disturb(cpu: Option<usize>) {
     if let Some(cpu) = cpu.filter(|&cpu| cpu != arch::cpu::id()) {
+        // Either that CPU, once it can be interrupted, sees the word that says which levels wait, or it is seen here
+        // that it can be.
+        fence(Ordering::SeqCst);
         sched::disturb(cpu);
     }
 }

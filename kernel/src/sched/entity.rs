@@ -28,9 +28,9 @@ struct RealtimeWindow {
 static WINDOWS: [RealtimeWindow; MAX_CPUS] =
     [const { RealtimeWindow { start_ns: AtomicU64::new(0), used_ns: AtomicU64::new(0) } }; MAX_CPUS];
 
-/// Time that realtime threads may still use on this CPU.
-fn realtime_left_ns(now_ns: u64) -> u64 {
-    let window = &WINDOWS[arch::cpu::id()];
+/// Time that realtime threads may still use on a CPU.
+fn realtime_left_ns(cpu: usize, now_ns: u64) -> u64 {
+    let window = &WINDOWS[cpu];
     if now_ns.saturating_sub(window.start_ns.load(Ordering::Relaxed)) >= REALTIME_WINDOW_NS {
         window.start_ns.store(now_ns, Ordering::Relaxed);
         window.used_ns.store(0, Ordering::Relaxed);
@@ -38,9 +38,9 @@ fn realtime_left_ns(now_ns: u64) -> u64 {
     REALTIME_SHARE_NS.saturating_sub(window.used_ns.load(Ordering::Relaxed))
 }
 
-/// Whether what has a realtime level has had its share of this CPU's window.
-pub fn is_realtime_throttled() -> bool {
-    realtime_left_ns(crate::arch::time::now_ns()) == 0
+/// Whether what has a realtime level has had its share of the window of the CPU that runs it, or else of this one.
+pub fn is_realtime_throttled(cpu: Option<usize>) -> bool {
+    realtime_left_ns(cpu.unwrap_or_else(arch::cpu::id), crate::arch::time::now_ns()) == 0
 }
 
 /// Counts time that was spent at a realtime level by what is no realtime thread: a coroutine of a program.
@@ -253,7 +253,7 @@ impl SchedEntity {
         let parameters = &self.parameters;
         self.planned_ns = now_ns;
         let (until_ns, priority) = if self.realtime() != 0 {
-            let left_ns = realtime_left_ns(now_ns);
+            let left_ns = realtime_left_ns(arch::cpu::id(), now_ns);
             let slice_ns = if parameters.policy == Policy::RoundRobin { self.round_ns } else { u64::MAX };
             match left_ns {
                 0 => (now_ns + SLICE_NS, Priority::SPENT),

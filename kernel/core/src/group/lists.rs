@@ -1,9 +1,9 @@
 //! The members that are queued on one CPU, by level and, within a level, by how long they have waited.
 
-use super::{APART, GroupMember, ORDERED};
+use super::{GroupMember, ORDERED, URGENT, URGENT_FIRST, URGENT_LEVELS};
 
 /// Levels that have a list.
-const LEVELS: usize = APART as usize + 1;
+const LEVELS: usize = (URGENT + URGENT_LEVELS) as usize;
 
 /// So many members of a level are looked at for one that may run on a CPU.
 const LOOK: u32 = 8;
@@ -25,8 +25,13 @@ impl Lists {
     }
 
     /// The ordered levels that are not empty.
-    pub(super) const fn bits(&self) -> u64 {
+    const fn ordered_bits(&self) -> u64 {
         self.bits & ((1 << ORDERED) - 1)
+    }
+
+    /// The ordered and urgent levels that are not empty, as programs count.
+    pub(super) const fn bits(&self) -> u64 {
+        self.ordered_bits() | (self.bits >> URGENT) << URGENT_FIRST
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -91,16 +96,23 @@ impl Lists {
         self.ordered -= u32::from(level < ORDERED);
     }
 
-    /// The first member of a level below `bound` for which `is_able` holds.
+    /// The first member for which `is_able` holds, of a level whose place in the order is before `bound`. The first
+    /// places are those of the urgent levels.
     pub(super) fn first<T>(
         &self,
         members: &[GroupMember<T>],
         bound: u8,
         is_able: impl Fn(&GroupMember<T>) -> bool,
     ) -> Option<u32> {
-        let mut levels = self.bits() & ((1 << bound) - 1);
+        let all = self.ordered_bits() << URGENT_LEVELS | self.bits >> URGENT;
+        let mut levels = all & ((1 << bound) - 1);
         while levels != 0 {
-            let mut next = self.heads[levels.trailing_zeros() as usize];
+            let order = levels.trailing_zeros() as usize;
+            let level = match order.checked_sub(URGENT_LEVELS as usize) {
+                Some(ordered) => ordered,
+                None => order + URGENT as usize,
+            };
+            let mut next = self.heads[level];
             for _ in 0..LOOK {
                 if next == 0 {
                     break;

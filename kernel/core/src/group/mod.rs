@@ -33,8 +33,33 @@ use lists::Lists;
 pub const ORDERED: u8 = 44;
 /// The level of a member that is behind all of these, at a level of the whole machine.
 pub const BEHIND: u8 = ORDERED;
-/// The level of a member that has nothing to do with the others: it is a realtime thread, or runs what is urgent.
+/// The level of a member that has nothing to do with the others: it is a realtime thread.
 pub const APART: u8 = BEHIND + 1;
+/// The first of the levels of members that run what is urgent in the whole machine. They go before all ordered ones, at
+/// nobody's cost in the group, and give way only to each other.
+const URGENT: u8 = APART + 1;
+/// How many urgent levels there are.
+pub const URGENT_LEVELS: u8 = 16;
+/// The first of them, as programs and the machine count.
+pub const URGENT_FIRST: u8 = 4;
+
+/// The level of a member that runs what has this level in the whole machine, [`URGENT_FIRST`] or one of the next.
+#[must_use]
+pub const fn urgent(level: u8) -> u8 {
+    let above = level.saturating_sub(URGENT_FIRST);
+    URGENT + if above < URGENT_LEVELS { above } else { URGENT_LEVELS - 1 }
+}
+
+/// The level of a member as programs see it in [`Group::ready`]: the inverse of [`urgent`].
+#[must_use]
+pub const fn level_for_programs(level: u8) -> u8 {
+    if level >= URGENT { level - URGENT + URGENT_FIRST } else { level }
+}
+
+/// The place of a level in the order: the smaller goes first.
+const fn order_of(level: u8) -> u8 {
+    if level >= URGENT { level - URGENT } else { level + URGENT_LEVELS }
+}
 
 /// So long a member is left to the CPU that has called it. It comes to its turn there in a fraction of that, unless the
 /// CPU has something more urgent to run.
@@ -177,7 +202,7 @@ impl<T: Clone> Group<T> {
         if self.count == 1 { self.members.iter().find_map(|member| member.who.clone()) } else { None }
     }
 
-    /// Levels of members that are queued, a bit each.
+    /// Levels of members that are queued, a bit each. Urgent ones count as programs count them.
     #[must_use]
     pub fn ready(&self) -> u64 {
         self.cpus.iter().fold(0, |bits, cpu| bits | cpu.lists.bits())
@@ -289,7 +314,7 @@ impl<T: Clone> Group<T> {
         self.unlist(place);
         let State::On(number) = self.members[place.0 as usize].state else { return None };
         let cpu = &mut self.cpus[usize::from(number)];
-        let had_it = cpu.running == place.0 + 1;
+        let had_it = cpu.running == place.0 + 1 && self.members[place.0 as usize].level < URGENT;
         let is_over = core::mem::take(&mut cpu.is_over);
         let end = if is_over && end == End::Keeps { End::Yields } else { end };
         if end != End::Keeps && had_it {
@@ -325,14 +350,14 @@ impl<T: Clone> Group<T> {
         let is_passed = |number: usize, level: u8| {
             let may_run =
                 |member: &GroupMember<T>| member.cores >> number & 1 != 0 && member.called_until_ns <= now_ns;
-            let bound = level.min(ORDERED);
+            let bound = order_of(level);
             self.cpus.iter().any(|cpu| cpu.lists.first(&self.members, bound, may_run).is_some())
         };
         let running = self.cpus.iter().enumerate().filter_map(|(number, cpu)| {
             let level = self.members.get((cpu.running as usize).checked_sub(1)?)?.level;
-            (level < APART && is_passed(number, level)).then_some((number, level))
+            (level != APART && is_passed(number, level)).then_some((number, order_of(level)))
         });
-        running.max_by_key(|&(_, level)| level).map(|(number, _)| number)
+        running.max_by_key(|&(_, order)| order).map(|(number, _)| number)
     }
 
     /// The member, whose turn is about to end, counts as ready already: another CPU may call it.
@@ -385,7 +410,7 @@ impl<T: Clone> Group<T> {
         self.cpus[cpu].lists.unlink(&mut self.members, place.0);
         self.members[index].level = level;
         self.cpus[cpu].lists.link(&mut self.members, place.0);
-        if level < before { self.least_urgent_before(place) } else { None }
+        if order_of(level) < order_of(before) { self.least_urgent_before(place) } else { None }
     }
 
     /// The CPU with the least urgent of the running members that are less urgent than this one, which may run there.
@@ -397,9 +422,10 @@ impl<T: Clone> Group<T> {
             .enumerate()
             .filter(|(number, cpu)| cpu.running != 0 && member.cores >> number & 1 != 0);
         let level = |cpu: &Cpu| self.members[cpu.running as usize - 1].level;
-        let (number, cpu) =
-            running.filter(|(_, cpu)| level(cpu) < APART).max_by_key(|(_, cpu)| level(cpu))?;
-        (level(cpu) > member.level).then_some(number)
+        let ordered = running.filter(|(_, cpu)| level(cpu) != APART);
+        let (number, order) =
+            ordered.map(|(number, cpu)| (number, order_of(level(cpu)))).max_by_key(|&(_, order)| order)?;
+        (order > order_of(member.level)).then_some(number)
     }
 
     /// The member is about to run its program on `cpu`, where its turn goes on; `is_in`: it did so before in this turn.
@@ -413,8 +439,9 @@ impl<T: Clone> Group<T> {
         let index = place.0 as usize;
         let here = &mut self.cpus[cpu];
         let member = &mut self.members[index];
-        let is_behind = member.level >= BEHIND;
-        let has_turn = is_behind || is_in || member.is_called || here.goes_on;
+        // The machine decides about turns of levels that are its own.
+        let is_ordered = member.level < ORDERED;
+        let has_turn = !is_ordered || is_in || member.is_called || here.goes_on;
         let has_arrived = core::mem::take(&mut member.has_arrived);
         if !has_turn && has_arrived && circumstances.is_contended {
             self.list(place);
@@ -449,7 +476,7 @@ impl<T: Clone> Group<T> {
         }
         let here = &mut self.cpus[cpu];
         here.running = place.0 + 1;
-        if !is_behind {
+        if is_ordered {
             here.goes_on = true;
             here.left_out = 0;
         }
@@ -464,13 +491,16 @@ impl<T: Clone> Group<T> {
             let is_others = |now_ns| member.called_until_ns > now_ns && usize::from(member.called_to) != cpu;
             member.cores >> cpu & 1 != 0 && !now_ns.is_some_and(is_others)
         };
-        let (mut best, mut first) = ((level, since), None);
+        let (mut best, mut first) = ((order_of(level), since), None);
+        // An urgent one is queued before all that are ordered: if it gave way to one of these, it would be next again.
+        let last = if level >= URGENT { URGENT_LEVELS } else { order_of(BEHIND) };
         for other in &self.cpus {
-            let bound = (best.0 + 1).min(ORDERED);
+            let bound = (best.0 + 1).min(last);
             if let Some(index) = other.lists.first(&self.members, bound, may_run) {
                 let member = &self.members[index as usize];
-                if (member.level, member.since) < best {
-                    (best, first) = ((member.level, member.since), Some(index));
+                let found = (order_of(member.level), member.since);
+                if found < best {
+                    (best, first) = (found, Some(index));
                 }
             }
         }

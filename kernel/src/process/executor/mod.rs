@@ -13,7 +13,7 @@ use heddle_abi::protocol::{Runnable, process_level, record};
 use heddle_abi::user_sched::calls::policy;
 use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
 use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
-use heddle_kernel_core::group::{APART, BEHIND, End};
+use heddle_kernel_core::group::{self, APART, BEHIND, End};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -320,15 +320,17 @@ pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
     let running = running.min(slot.boost.load(Ordering::Relaxed).into());
     // Urgent coroutines are subject to the limit of realtime threads.
     let level = process_level(ready, running, executor.may_be_urgent).map(Priority::new);
-    let is_throttled = level.is_some_and(Priority::is_realtime) && sched::is_realtime_throttled();
+    let is_throttled = level.is_some_and(Priority::is_realtime) && sched::is_realtime_throttled(thread.cpu());
     let level = level.filter(|_| !is_throttled);
+    // Those of a group that have used the time up are ordered there.
+    let behind = (is_throttled && !(is_ordinary && executor.membership.is_some())).then_some(Priority::SPENT);
     if let Some(membership) = &executor.membership {
         let best = ready.trailing_zeros().min(running);
         let is_blocked = slot.is_blocked.load(Ordering::Relaxed);
         let ordered = match level.map(|level| level.level() as u8) {
             _ if !is_ordinary => APART,
             Some(level) if level >= BEHIND => BEHIND,
-            Some(_) => APART,
+            Some(level) => group::urgent(level),
             None if best < u32::from(LEVEL_NONE) => best.min(levels::ORDERED - 1) as u8,
             // Nothing is known of a thread that has no coroutine yet, or has looked for one: it goes first, and looks.
             None if is_blocked || membership.level() >= BEHIND => 0,
@@ -336,7 +338,8 @@ pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
             None => membership.level(),
         };
         if membership.set_level(ordered) {
-            slot.level.store(if ordered == APART { 0 } else { ordered }, Ordering::Relaxed);
+            let level = if ordered == APART { 0 } else { group::level_for_programs(ordered) };
+            slot.level.store(level, Ordering::Relaxed);
         }
         if ordered < BEHIND
             && (slot.is_called.load(Ordering::Relaxed) || is_blocked && membership.has_others())
@@ -344,7 +347,7 @@ pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
             return Some(Priority::ARRIVAL);
         }
     }
-    level.or(is_throttled.then_some(Priority::SPENT))
+    level.or(behind)
 }
 
 /// Works the level out anew, because the thread's program may have gone on. A lent level stays until it has
