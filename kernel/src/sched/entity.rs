@@ -125,7 +125,7 @@ impl SchedEntity {
     /// Changes how the thread is scheduled; `is_running`: in the midst of a turn.
     pub fn set_parameters(&mut self, parameters: Parameters, now_ns: u64, is_running: bool) {
         if is_running && !self.is_shared {
-            self.end(now_ns);
+            self.end_seldom(now_ns);
         }
         let before = self.parameters;
         self.parameters = parameters;
@@ -133,7 +133,7 @@ impl SchedEntity {
         // Whoever is queued finds its place by the change of its priority.
         let is_other = before.policy != parameters.policy || before.realtime != parameters.realtime;
         self.is_last = is_running && is_other && parameters.realtime >= before.realtime;
-        self.plan(now_ns);
+        self.plan_seldom(now_ns);
     }
 
     /// The realtime priority that the thread runs with, its own or lent; 0 for an ordinary thread.
@@ -151,14 +151,14 @@ impl SchedEntity {
     /// Lends the thread a realtime priority, 0 for none; `is_running`: in the midst of a turn.
     pub fn lend(&mut self, realtime: u8, now_ns: u64, is_running: bool) {
         if is_running && !self.is_shared {
-            self.end(now_ns);
+            self.end_seldom(now_ns);
         }
         self.lent = realtime;
-        self.plan(now_ns);
+        self.plan_seldom(now_ns);
     }
 
     /// A turn starts.
-    #[inline]
+    #[inline(always)]
     pub fn start(&mut self, now_ns: u64) {
         self.started_ns = now_ns;
         self.is_shared = false;
@@ -191,17 +191,17 @@ impl SchedEntity {
         self.ended_as = SliceEnd::Blocked;
         self.is_shared = true;
         self.account = account;
-        self.plan(now_ns);
+        self.plan_seldom(now_ns);
     }
 
     /// The turn ends; `charge` has the group pay for it, if it is the group's, and returns its account.
     pub fn end_shared(&mut self, now_ns: u64, charge: impl FnOnce(u64, Weight) -> Account) {
         if !self.is_shared {
-            return self.end(now_ns);
+            return self.end_seldom(now_ns);
         }
         self.account = charge(now_ns.saturating_sub(self.started_ns), self.weight);
         (self.started_ns, self.ended_ns) = (now_ns, now_ns);
-        self.plan(now_ns);
+        self.plan_seldom(now_ns);
     }
 
     /// How the turn ends.
@@ -213,11 +213,11 @@ impl SchedEntity {
     /// The thread was to stand back, but nobody else wants the processor: it has its turn.
     pub fn continue_slice(&mut self, now_ns: u64) {
         self.account.is_alone();
-        self.plan(now_ns);
+        self.plan_seldom(now_ns);
     }
 
     /// The turn ends.
-    #[inline]
+    #[inline(always)]
     pub fn end(&mut self, now_ns: u64) {
         let ran_ns = now_ns.saturating_sub(self.started_ns);
         if self.realtime() != 0 {
@@ -228,6 +228,24 @@ impl SchedEntity {
             self.account.ran(ran_ns, self.weight);
         }
         (self.started_ns, self.ended_ns) = (now_ns, now_ns);
+        self.plan(now_ns);
+    }
+
+    /// [`SchedEntity::start`] out of the ordinary path, which has its copy in line.
+    #[inline(never)]
+    pub fn start_seldom(&mut self, now_ns: u64) {
+        self.start(now_ns);
+    }
+
+    /// [`SchedEntity::end`], likewise.
+    #[inline(never)]
+    pub fn end_seldom(&mut self, now_ns: u64) {
+        self.end(now_ns);
+    }
+
+    /// Likewise.
+    #[inline(never)]
+    fn plan_seldom(&mut self, now_ns: u64) {
         self.plan(now_ns);
     }
 
@@ -248,7 +266,7 @@ impl SchedEntity {
         self.ended_as = SliceEnd::Yielded;
     }
 
-    #[inline]
+    #[inline(always)]
     fn plan(&mut self, now_ns: u64) {
         let parameters = &self.parameters;
         self.planned_ns = now_ns;

@@ -139,8 +139,8 @@ enum HeldBack {
     GivesWay,
 }
 
-#[inline(always)]
 /// Whether the thread has to wait. If not, it is interrupted from here on for what is more urgent.
+#[inline(always)]
 fn held_back(thread: &Thread) -> Option<HeldBack> {
     if thread.executor().is_executor() {
         return executor_held_back(thread);
@@ -159,6 +159,7 @@ fn executor_held_back(thread: &Thread) -> Option<HeldBack> {
     }
     // Whoever of the group became ready before the CPU could be interrupted is seen here; and the level that a late
     // call has lent is given back, at which others would not interrupt.
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if !executor::may_enter(thread) || thread.priority() != priority {
         sched::leave_program();
         return Some(HeldBack::GivesWay);

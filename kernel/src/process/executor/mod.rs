@@ -381,6 +381,7 @@ pub fn tick(thread: &Thread) {
 }
 
 /// A turn of an executor thread starts.
+#[inline(never)]
 pub(super) fn turn_starts(thread: &Thread, now_ns: u64) {
     let slot = thread.executor();
     if slot.is_blocked.swap(false, Ordering::Relaxed) {
@@ -397,12 +398,13 @@ pub(super) fn turn_starts(thread: &Thread, now_ns: u64) {
         let membership = executor.as_ref().and_then(|executor| executor.membership.as_ref());
         match membership.map(|membership| membership.starts(affinity, arrives, now_ns)) {
             Some(account) if entity.is_ordinary() => entity.start_shared(now_ns, account),
-            _ => entity.start(now_ns),
+            _ => entity.start_seldom(now_ns),
         }
     });
 }
 
 /// A turn of an executor thread ends, at the level that it had last. Whether it ends because the thread waits.
+#[inline(never)]
 pub(super) fn charge(thread: &Thread, now_ns: u64) -> bool {
     if thread.priority().is_realtime() && !thread.scheduling().policy.is_realtime() {
         sched::charge_realtime(now_ns.saturating_sub(thread.since_ns()));
@@ -413,7 +415,7 @@ pub(super) fn charge(thread: &Thread, now_ns: u64) -> bool {
         is_waiting = entity.is_waiting();
         match executor.as_ref().and_then(|executor| executor.membership.as_ref()) {
             Some(membership) => entity.end_shared(now_ns, |ran_ns, weight| membership.charge(ran_ns, weight)),
-            None => entity.end(now_ns),
+            None => entity.end_seldom(now_ns),
         }
     });
     is_waiting
@@ -443,11 +445,15 @@ fn has_turn(thread: &Thread) -> bool {
 }
 
 /// A turn of the thread ends, because it waits or has to give way.
-#[inline]
+#[inline(always)]
 pub fn turn_ends(thread: &Arc<Thread>, is_aside: bool) {
-    if !thread.executor().is_executor() {
-        return;
+    if thread.executor().is_executor() {
+        executor_turn_ends(thread, is_aside);
     }
+}
+
+#[inline(never)]
+fn executor_turn_ends(thread: &Arc<Thread>, is_aside: bool) {
     refresh(thread);
     let ending = thread.look_at_entity(|entity| entity.ending());
     let end = match ending {

@@ -105,11 +105,6 @@ impl Thread {
 
     /// Changes the entity, and what follows from it: the end of the time slice and the coroutine's level.
     pub fn with_entity(&self, change: impl FnOnce(&mut SchedEntity)) {
-        self.change_entity(change);
-    }
-
-    #[inline(always)]
-    fn change_entity(&self, change: impl FnOnce(&mut SchedEntity)) {
         let own = &self.scheduling;
         let mut entity = own.entity.lock();
         change(&mut entity);
@@ -121,6 +116,20 @@ impl Thread {
         if own.priority.load(Ordering::Relaxed) != priority.to_bits() {
             self.set_priority(priority);
         }
+    }
+
+    /// [`Thread::with_entity`] of the calling thread, which is no executor: at the start and the end of each turn.
+    #[inline(always)]
+    fn with_own_entity<R>(&self, change: impl FnOnce(&mut SchedEntity) -> R) -> R {
+        let own = &self.scheduling;
+        let mut entity = own.entity.lock();
+        let result = change(&mut entity);
+        own.until_ns.store(entity.until_ns, Ordering::Relaxed);
+        let priority = entity.priority;
+        if own.priority.load(Ordering::Relaxed) != priority.to_bits() {
+            self.set_priority(priority);
+        }
+        result
     }
 
     /// Gives the thread's coroutine another level. The entity's lock is held.
@@ -149,7 +158,7 @@ impl Thread {
         if self.scheduling.executor.is_executor() {
             return executor::turn_starts(self, now_ns);
         }
-        self.change_entity(|entity| entity.start(now_ns));
+        self.with_own_entity(|entity| entity.start(now_ns));
     }
 
     /// A turn ends; whether it ends because the thread waits.
@@ -158,12 +167,10 @@ impl Thread {
         if self.scheduling.executor.is_executor() {
             return executor::charge(self, now_ns);
         }
-        let mut is_waiting = false;
-        self.change_entity(|entity| {
-            is_waiting = entity.is_waiting();
+        self.with_own_entity(|entity| {
             entity.end(now_ns);
-        });
-        is_waiting
+            entity.is_waiting()
+        })
     }
 
     /// When the time slice ends, or the thread has to look at its processor time.

@@ -102,12 +102,11 @@ fn executors(
     i32::from(!all_ran)
 }
 
-/// Whether a coroutine of that level waits for a processor, as the kernel says.
+/// Whether a coroutine of the user's of that level waits for a processor, as the kernel says.
 fn is_waiting(api: Api, level: u32) -> bool {
     let group = api.header_word(72) as usize;
     let word = |number: usize| u64::from(api.system_word(192 + 8 * group + 4 * number)) << (32 * number);
-    let machine = if level < 20 { api.ready_levels() } else { 0 };
-    (word(0) | word(1) | machine) >> level & 1 != 0
+    (word(0) | word(1)) >> level & 1 != 0
 }
 
 /// The turns that coroutines of one process have while another works at a more urgent level, each with an executor for
