@@ -1,5 +1,6 @@
 //! The rules on processors that get on at any speed beside each other: a member is listed before it is queued, it is
-//! taken from one queue and not yet in another, and another processor decides at any of these moments.
+//! taken from one queue and not yet in another, and another processor decides at any of these moments. Some members are
+//! urgent, so that the machine queues them before all others.
 
 extern crate std;
 
@@ -70,7 +71,10 @@ impl Machine {
             let all = (1 << cpus) - 1;
             let cores: u64 = if random.below(4) == 0 { 1 << random.below(cpus as u64) } else { all };
             let cpu = cores.trailing_zeros() as usize;
-            let level = 20 + random.below(levels) as u8;
+            let level = match random.below(4) {
+                0 => urgent(URGENT_FIRST + random.below(2) as u8),
+                _ => 20 + random.below(levels) as u8,
+            };
             let place = machine.group.join(name, cpu, cores).unwrap();
             machine.group.set_level(place, level);
             machine.group.ends(place, End::Yields, 0);
@@ -90,17 +94,39 @@ impl Machine {
         }
     }
 
+    /// The place of a member in the machine's order, if it is in that queue; the smaller goes first.
+    fn rank(&self, name: usize, queue: usize) -> usize {
+        match self.threads[name].level {
+            level if level >= URGENT => usize::from(level - URGENT),
+            _ => usize::from(URGENT_LEVELS) + queue,
+        }
+    }
+
+    /// The first on a processor: queue, index and rank.
+    fn first(&self, cpu: usize) -> Option<(usize, usize, usize)> {
+        let queues = self.queues[cpu].iter().enumerate();
+        let all = queues.flat_map(|(queue, names)| {
+            names.iter().enumerate().map(move |(index, &name)| (queue, index, self.rank(name, queue)))
+        });
+        all.min_by_key(|&(_, _, rank)| rank)
+    }
+
+    /// Whether something on the processor goes before the member, whoever has the group's turn.
+    fn is_preempted(&self, name: usize, cpu: usize) -> bool {
+        self.first(cpu).is_some_and(|(_, _, rank)| rank < self.rank(name, 1))
+    }
+
     fn pop(&mut self, cpu: usize) -> Option<usize> {
-        let own = self.queues[cpu].iter_mut().find_map(VecDeque::pop_front);
-        own.or_else(|| {
-            let others = (0..self.queues.len()).filter(|&other| other != cpu);
-            let places = others.flat_map(|other| [(other, 0), (other, 1)]);
-            let found = places.into_iter().find_map(|(other, queue)| {
-                let index = self.queues[other][queue].iter().position(|&name| self.may_run(name, cpu))?;
-                Some((other, queue, index))
-            });
-            found.and_then(|(other, queue, index)| self.queues[other][queue].remove(index))
-        })
+        if let Some((queue, index, _)) = self.first(cpu) {
+            return self.queues[cpu][queue].remove(index);
+        }
+        let others = (0..self.queues.len()).filter(|&other| other != cpu);
+        let mut places = others.flat_map(|other| [(other, 0), (other, 1)]);
+        let (other, queue, index) = places.find_map(|(other, queue)| {
+            let index = self.queues[other][queue].iter().position(|&name| self.may_run(name, cpu))?;
+            Some((other, queue, index))
+        })?;
+        self.queues[other][queue].remove(index)
     }
 
     /// Brings a member to a processor if it is in a queue. Whether it was.
@@ -152,17 +178,17 @@ impl Machine {
                 self.group.called(self.threads[other].place, cpu, true, now);
                 Doing::Ends(name, End::Keeps)
             }
-            Doing::Exposes(name) if !self.queues[cpu][0].is_empty() => Doing::Ends(name, End::Keeps),
+            Doing::Exposes(name) if self.is_preempted(name, cpu) => Doing::Ends(name, End::Keeps),
             Doing::Exposes(name) => {
                 self.look[cpu] = false;
-                let before = (1 << self.threads[name].level) - 1;
+                let before = (1 << level_for_programs(self.threads[name].level)) - 1;
                 if self.group.ready() & before != 0 { Doing::Decides(name, true) } else { Doing::Runs(name) }
             }
             Doing::Runs(name) if core::mem::take(&mut self.look[cpu]) => {
-                if self.queues[cpu][0].is_empty() {
-                    Doing::Decides(name, true)
-                } else {
+                if self.is_preempted(name, cpu) {
                     Doing::Ends(name, End::Keeps)
+                } else {
+                    Doing::Decides(name, true)
                 }
             }
             Doing::Runs(name) => Doing::Runs(name),
@@ -185,7 +211,9 @@ impl Machine {
     fn event(&mut self, random: &mut Random) {
         let cpu = random.below(self.doing.len() as u64) as usize;
         if let Doing::Runs(name) = self.doing[cpu] {
-            let end = if random.below(2) == 0 { End::Waits } else { End::Yields };
+            // An urgent one that wakes is the machine's to place.
+            let sleeps = self.threads[name].level < URGENT && random.below(2) == 0;
+            let end = if sleeps { End::Waits } else { End::Yields };
             self.doing[cpu] = Doing::Ends(name, end);
         }
         let name = random.below(self.threads.len() as u64) as usize;
@@ -213,7 +241,8 @@ impl Machine {
         (0..self.doing.len()).all(|cpu| {
             let Doing::Runs(name) = self.doing[cpu] else { return true };
             !self.queues.iter().flatten().flatten().any(|&other| {
-                self.threads[other].level < self.threads[name].level && self.may_run(other, cpu)
+                order_of(self.threads[other].level) < order_of(self.threads[name].level)
+                    && self.may_run(other, cpu)
             })
         })
     }

@@ -387,3 +387,30 @@ fn any_threads_on_any_processors() {
         }
     }
 }
+
+#[test]
+fn urgent_members_go_before_all_others() {
+    let mut group = Group::new(2).unwrap();
+    let [first, second, third] = ["first", "second", "third"].map(|who| group.join(who, 0, 3).unwrap());
+    let busy = Circumstances { now_ns: 1, is_spent: true, is_contended: true, is_alone: false };
+    group.set_level(first, urgent(10));
+    group.set_level(second, 5);
+    group.set_level(third, urgent(12));
+    assert_eq!(group.ends(second, End::Yields, 1), None);
+    group.starts(second, 1, 3, false, 1);
+    assert_eq!(group.decide(second, 1, false, Circumstances::default()), Ruling::Enters);
+    // Whoever is not urgent is interrupted for it, and gives way.
+    assert_eq!(group.ends(first, End::Yields, 1), Some(1));
+    assert_eq!(group.ready(), 1 << 10);
+    assert_eq!(group.decide(second, 1, true, busy), Ruling::Calls("first", first));
+    group.called(first, 1, true, 1);
+    group.ends(second, End::Keeps, 1);
+    assert_eq!(group.ready(), 1 << 10 | 1 << 5);
+    // The urgent one needs no turn of the group's, and one that counts as ordinary does not go before it.
+    group.set_level(second, 0);
+    group.starts(first, 1, 3, false, 1);
+    assert_eq!(group.decide(first, 1, false, busy), Ruling::Enters);
+    // Among themselves they have their order.
+    group.ends(first, End::Keeps, 1);
+    assert_eq!(group.decide(third, 0, false, busy), Ruling::Calls("first", first));
+}
