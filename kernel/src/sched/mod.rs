@@ -83,6 +83,7 @@ unsafe impl Sync for Part {}
 static PARTS: [Part; MAX_CPUS] = [const { Part(spin::Once::new()) }; MAX_CPUS];
 
 /// This CPU's part of the machine, `None` before it has started.
+#[inline(always)]
 fn core() -> Option<&'static Core<Processors>> {
     PARTS[arch::cpu::id()].0.get()
 }
@@ -319,6 +320,7 @@ pub fn should_yield(priority: Priority) -> bool {
 /// Announces that this CPU is about to run a program of this level: from now on it is interrupted for anything more
 /// urgent. `false` if something more urgent is ready already; the thread then gives way first.
 #[must_use]
+#[inline(always)]
 pub fn enter_program(priority: Priority) -> bool {
     let enters = may_enter_program(priority);
     #[cfg(feature = "checking")]
@@ -328,6 +330,7 @@ pub fn enter_program(priority: Priority) -> bool {
     enters
 }
 
+#[inline(always)]
 fn may_enter_program(priority: Priority) -> bool {
     let Some(core) = core() else { return true };
     // The only CPU is interrupted by whatever may make something ready.
@@ -376,6 +379,7 @@ pub fn pull(levels: u64) {
 }
 
 /// Ends what [`enter_program`] announced.
+#[inline(always)]
 pub fn leave_program() {
     #[cfg(feature = "checking")]
     stretch::begin();

@@ -108,10 +108,7 @@ impl Lists {
         let mut levels = all & ((1 << bound) - 1);
         while levels != 0 {
             let order = levels.trailing_zeros() as usize;
-            let level = match order.checked_sub(URGENT_LEVELS as usize) {
-                Some(ordered) => ordered,
-                None => order + URGENT as usize,
-            };
+            let level = order.checked_sub(URGENT_LEVELS.into()).unwrap_or(order + usize::from(URGENT));
             let mut next = self.heads[level];
             for _ in 0..LOOK {
                 if next == 0 {
