@@ -13,8 +13,8 @@
 //! - **No member waits anywhere else** than in the scheduler's queues, so none can be forgotten: at worst one comes to
 //!   its turn later.
 //! - **A call is the caller's.** A member that another has given way to and that was brought is the calling CPU's for
-//!   [`CALL_NS`]: two that took it from each other might do so for ever. Other CPUs take the next one, or wait until it
-//!   has its turn, since it may yet give way to a third.
+//!   [`CALL_NS`] or more: two that took it from each other might do so for ever. Other CPUs take the next one, or wait
+//!   until it has its turn, since it may yet give way to a third.
 
 use alloc::vec::Vec;
 
@@ -62,8 +62,10 @@ const fn order_of(level: u8) -> u8 {
 }
 
 /// So long a member is left to the CPU that has called it. It comes to its turn there in a fraction of that, unless the
-/// CPU has something more urgent to run.
+/// CPU has something more urgent to run, or is slow: each further call before a turn doubles it.
 pub const CALL_NS: u64 = 100_000;
+/// The most doublings.
+const DOUBLINGS_MAX: u8 = 7;
 
 /// A member's place in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +129,8 @@ struct GroupMember<T> {
     /// Until when it is left to the CPU that called it last, and that CPU.
     called_until_ns: u64,
     called_to: u8,
+    /// Calls since its last turn.
+    calls: u8,
     /// It comes from a wait, and has not been queued among others.
     has_arrived: bool,
     /// When it got behind its equals.
@@ -221,6 +225,7 @@ impl<T: Clone> Group<T> {
             is_called: false,
             called_until_ns: 0,
             called_to: 0,
+            calls: 0,
             has_arrived: false,
             since: self.tick(),
             next: 0,
@@ -285,7 +290,7 @@ impl<T: Clone> Group<T> {
         let member = &mut self.members[index];
         member.since = since;
         member.has_arrived = was_away && arrives;
-        member.called_until_ns = 0;
+        (member.called_until_ns, member.calls) = (0, 0);
         member.cores = cores;
         member.state = State::On(cpu as u8);
         let here = &mut self.cpus[cpu];
@@ -389,7 +394,9 @@ impl<T: Clone> Group<T> {
         }
         member.is_called = true;
         if is_here {
-            (member.called_until_ns, member.called_to) = (now_ns + CALL_NS, cpu as u8);
+            let lease_ns = CALL_NS << member.calls.min(DOUBLINGS_MAX);
+            member.calls = member.calls.saturating_add(1);
+            (member.called_until_ns, member.called_to) = (now_ns + lease_ns, cpu as u8);
         } else {
             member.cores &= !(1 << cpu);
         }
