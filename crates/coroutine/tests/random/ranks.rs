@@ -130,7 +130,7 @@ fn a_later_urgency_is_told_of() {
     core.set_index(0, 0);
     let table = Noting { slots: &slots, core: &core, left: Cell::new(None) };
     core.give_slot(&table, 1);
-    let id = core.spawn(&table, null_mut(), 30).unwrap();
+    let id = core.spawn(&table, null_mut(), Rank::new(30, 0)).unwrap();
     let picked = core.pick(&table).unwrap();
     core.finish(&table, id, picked.slot, Outcome::Pending);
     assert!(core.expose_program(Rank::new(5, 0)));
