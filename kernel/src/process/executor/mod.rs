@@ -4,6 +4,7 @@
 //! its turn starts or ends, at a clock tick, and when it gives way. `docs/SHARED-SCHEDULER.md` has the rules.
 
 mod delivery;
+mod turns;
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -13,7 +14,7 @@ use heddle_abi::protocol::{Runnable, process_level, record};
 use heddle_abi::user_sched::calls::policy;
 use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
 use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
-use heddle_kernel_core::group::{self, APART, BEHIND, End};
+use heddle_kernel_core::group::{self, APART, BEHIND};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -22,12 +23,15 @@ use crate::memory::process_pages::Pages;
 use crate::process::user_group::{self, Membership};
 use crate::process::{Process, Resource, Thread, futex};
 use crate::sched;
-use crate::sched::{Priority, SliceEnd, TaskRef};
+use crate::sched::Priority;
 use crate::sync::SpinLock;
 
 use self::delivery::{BySoftware, Delivery};
 
 pub use self::delivery::{enter_handler, is_unmasked, mask, unmask};
+pub use self::turns::{may_enter, turn_ends};
+
+pub(super) use self::turns::{charge, turn_starts};
 
 /// No level of its own, and no boost.
 const LEVEL_NONE: u8 = 64;
@@ -377,107 +381,6 @@ pub fn tick(thread: &Thread) {
     if thread.executor().is_executor() {
         refresh(thread);
         sched::pull(levels::before(thread.priority().level() as u32));
-    }
-}
-
-/// A turn of an executor thread starts.
-#[inline(never)]
-pub(super) fn turn_starts(thread: &Thread, now_ns: u64) {
-    let slot = thread.executor();
-    if slot.is_blocked.swap(false, Ordering::Relaxed) {
-        let executors = thread.process.executors();
-        executors.regular_changes(thread);
-        executors.runnable.starts();
-    }
-    slot.is_called.store(false, Ordering::Relaxed);
-    slot.is_in.store(false, Ordering::Relaxed);
-    let arrives = thread.priority() == Priority::ARRIVAL;
-    let executor = slot.get();
-    thread.with_entity(|entity| {
-        let affinity = entity.parameters().affinity;
-        let membership = executor.as_ref().and_then(|executor| executor.membership.as_ref());
-        match membership.map(|membership| membership.starts(affinity, arrives, now_ns)) {
-            Some(account) if entity.is_ordinary() => entity.start_shared(now_ns, account),
-            _ => entity.start_seldom(now_ns),
-        }
-    });
-}
-
-/// A turn of an executor thread ends, at the level that it had last. Whether it ends because the thread waits.
-#[inline(never)]
-pub(super) fn charge(thread: &Thread, now_ns: u64) -> bool {
-    if thread.priority().is_realtime() && !thread.scheduling().policy.is_realtime() {
-        sched::charge_realtime(now_ns.saturating_sub(thread.since_ns()));
-    }
-    let executor = thread.executor().get();
-    let mut is_waiting = false;
-    thread.with_entity(|entity| {
-        is_waiting = entity.is_waiting();
-        match executor.as_ref().and_then(|executor| executor.membership.as_ref()) {
-            Some(membership) => entity.end_shared(now_ns, |ran_ns, weight| membership.charge(ran_ns, weight)),
-            None => entity.end_seldom(now_ns),
-        }
-    });
-    is_waiting
-}
-
-/// Whether the thread, an executor that is about to enter its program, has the turn of its user's executors. If not, it
-/// gives way.
-#[inline]
-pub fn may_enter(thread: &Thread) -> bool {
-    thread.executor().may_stay() || has_turn(thread)
-}
-
-#[inline(never)]
-fn has_turn(thread: &Thread) -> bool {
-    let slot = thread.executor();
-    if slot.is_called.swap(false, Ordering::Relaxed) {
-        thread.with_entity(|_| {});
-    }
-    let executor = slot.get();
-    let is_in = slot.is_in.load(Ordering::Relaxed);
-    let enters = executor
-        .as_ref()
-        .and_then(|executor| executor.membership.as_ref())
-        .is_none_or(|membership| membership.may_enter(is_in, thread.priority()));
-    slot.is_in.store(enters, Ordering::Relaxed);
-    enters
-}
-
-/// A turn of the thread ends, because it waits or has to give way.
-#[inline(always)]
-pub fn turn_ends(thread: &Arc<Thread>, is_aside: bool) {
-    if thread.executor().is_executor() {
-        executor_turn_ends(thread, is_aside);
-    }
-}
-
-#[inline(never)]
-fn executor_turn_ends(thread: &Arc<Thread>, is_aside: bool) {
-    refresh(thread);
-    let ending = thread.look_at_entity(|entity| entity.ending());
-    let end = match ending {
-        // It gives way in the kernel, or was woken by now.
-        SliceEnd::Blocked if !is_aside && thread.task().is_some_and(TaskRef::is_notified) => End::Keeps,
-        SliceEnd::Blocked => End::Waits,
-        SliceEnd::Yielded => End::Yields,
-        SliceEnd::Preempted => End::Keeps,
-    };
-    let waits = end == End::Waits;
-    thread.executor().is_in.store(false, Ordering::Relaxed);
-    if waits && !thread.executor().is_blocked.swap(true, Ordering::Relaxed) {
-        thread.process.executors().regular_changes(thread);
-        let is_last = thread.process.executors().runnable.blocks();
-        if let Some(executor) = thread.executor().get().filter(|_| is_last) {
-            wake_spare(thread, &executor);
-        }
-    }
-    if let Some(membership) = thread.executor().get().as_ref().and_then(|each| each.membership.as_ref()) {
-        membership.ends(end);
-        if waits {
-            // When it is woken it looks for its place at once.
-            thread.with_entity(|_| {});
-        }
     }
 }
 
