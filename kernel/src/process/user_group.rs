@@ -204,7 +204,10 @@ impl Membership {
             is_alone: sched::is_alone(),
         };
         let cpu = arch::cpu::id();
-        let entry = self.group.change(|order| (order.decide(self.place, cpu, is_in, circumstances), None));
+        let entry = self.group.change(|order| {
+            let ruling = order.decide(self.place, cpu, is_in, circumstances);
+            (ruling, order.gives_back(cpu, circumstances.now_ns))
+        });
         match entry {
             Ruling::Enters => true,
             Ruling::Waits => false,

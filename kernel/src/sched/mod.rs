@@ -63,7 +63,7 @@ unsafe impl Platform for Processors {
     }
 
     fn left(core: u32, level: u8) {
-        if 1 << level & Priority::REALTIME_BITS != 0 {
+        if 1 << level & Priority::PLACED_BITS != 0 {
             balance::left(core, Priority::new(level));
         }
     }

@@ -47,6 +47,9 @@ impl Priority {
     const ORDINARY_FIRST: u8 = 24;
     /// The levels of the realtime threads, a bit each.
     pub const REALTIME_BITS: u64 = ((1 << Self::REALTIME_LEVELS) - 1) << Self::REALTIME_FIRST;
+    /// Levels that are not left waiting at one CPU while another runs something less urgent: theirs, and
+    /// [`Priority::ARRIVAL`].
+    pub(super) const PLACED_BITS: u64 = Self::REALTIME_BITS | 1 << Self::ARRIVAL.level();
     /// The most urgent level that is not exact.
     pub const SHARED_FIRST: u8 = Self::ORDINARY_FIRST;
 

@@ -116,6 +116,32 @@ impl Machine {
         self.first(cpu).is_some_and(|(_, _, rank)| rank < self.rank(name, 1))
     }
 
+    fn is_urgent(&self, name: usize) -> bool {
+        self.threads[name].level >= URGENT
+    }
+
+    /// Before a member is in its program: takes one that has come to where something urgent runs.
+    fn pull(&mut self, name: usize, cpu: usize) {
+        let is_ordered = !self.is_urgent(name);
+        for other in (0..self.doing.len()).filter(|&other| other != cpu && is_ordered) {
+            let found = self.queues[other][0].iter().position(|&each| self.may_run(each, cpu));
+            if let Doing::Runs(runs) | Doing::Exposes(runs) | Doing::Decides(runs, true) = self.doing[other]
+                && let Some(index) = found
+                && self.is_urgent(runs)
+                && let Some(found) = self.queues[other][0].remove(index)
+            {
+                return self.queues[cpu][0].push_back(found);
+            }
+        }
+    }
+
+    /// Something urgent runs here: others take what has come.
+    fn offers(&mut self, cpu: usize, name: usize) {
+        if self.is_urgent(name) && !self.queues[cpu][0].is_empty() {
+            self.look.fill(true);
+        }
+    }
+
     fn pop(&mut self, cpu: usize) -> Option<usize> {
         if let Some((queue, index, _)) = self.first(cpu) {
             return self.queues[cpu][queue].remove(index);
@@ -149,7 +175,10 @@ impl Machine {
             is_contended: self.queues[cpu].iter().any(|queue| !queue.is_empty()),
             is_alone: false,
         };
-        match self.group.decide(self.threads[name].place, cpu, is_in, circumstances) {
+        let ruling = self.group.decide(self.threads[name].place, cpu, is_in, circumstances);
+        let look = self.group.gives_back(cpu, self.now_ns);
+        self.tell(look);
+        match ruling {
             Ruling::Enters if is_in => Doing::Runs(name),
             Ruling::Enters => Doing::Exposes(name),
             Ruling::Waits => Doing::Ends(name, End::Keeps),
@@ -162,6 +191,14 @@ impl Machine {
         self.now_ns += STEP_NS;
         let now = self.now_ns;
         let doing = self.doing[cpu];
+        match doing {
+            Doing::Exposes(name) => {
+                self.offers(cpu, name);
+                self.pull(name, cpu);
+            }
+            Doing::Runs(name) if self.look[cpu] => self.pull(name, cpu),
+            _ => {}
+        }
         self.doing[cpu] = match doing {
             Doing::Picks => self.pop(cpu).map_or(Doing::Picks, Doing::Starts),
             Doing::Starts(name) => {
@@ -223,6 +260,9 @@ impl Machine {
             (self.threads[name].is_away, self.threads[name].arrives) = (false, true);
             self.queues[cpu][0].push_back(name);
             self.look[cpu] = true;
+            if let Doing::Runs(runs) | Doing::Exposes(runs) = self.doing[cpu] {
+                self.offers(cpu, runs);
+            }
         }
     }
 
@@ -273,7 +313,13 @@ fn settle(machine: &mut Machine, random: &mut Random, seed: u64) {
     let (is_even, favoured) = (random.below(2) == 0, random.below(cpus) as usize);
     for step in 0..STEPS_MAX {
         if machine.is_at_rest() {
-            assert!(machine.is_in_order(), "seed {seed}: {:?}", machine.doing);
+            assert!(
+                machine.is_in_order(),
+                "seed {seed}: {:?} {:?} {:?}",
+                machine.doing,
+                machine.queues,
+                machine.threads.iter().map(|each| (each.level, each.cores)).collect::<Vec<_>>()
+            );
             return;
         }
         let cpu = match is_even {

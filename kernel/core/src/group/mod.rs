@@ -155,6 +155,8 @@ struct Cpu {
     left_out: u32,
     /// Rounds of the queue that the last turn has used: more than one for light weights.
     rounds: u32,
+    /// Members may have been called to here, and not have had their turn.
+    has_called: bool,
     /// Since when no member has been ready here.
     idle_since_ns: u64,
 }
@@ -187,6 +189,7 @@ impl<T: Clone> Group<T> {
                     goes_on: false,
                     left_out: 0,
                     rounds: 1,
+                    has_called: false,
                     idle_since_ns: 0,
                 },
             );
@@ -397,9 +400,27 @@ impl<T: Clone> Group<T> {
             let lease_ns = CALL_NS << member.calls.min(DOUBLINGS_MAX);
             member.calls = member.calls.saturating_add(1);
             (member.called_until_ns, member.called_to) = (now_ns + lease_ns, cpu as u8);
+            self.cpus[cpu].has_called = true;
         } else {
             member.cores &= !(1 << cpu);
         }
+    }
+
+    /// A CPU that has called members and runs what is urgent instead leaves them to others. Returns one that has to
+    /// look.
+    pub fn gives_back(&mut self, cpu: usize, now_ns: u64) -> Option<usize> {
+        let here = &mut self.cpus[cpu];
+        let running = (here.running as usize).checked_sub(1).filter(|_| here.has_called)?;
+        if self.members[running].level < URGENT {
+            return None;
+        }
+        here.has_called = false;
+        for member in &mut self.members {
+            if usize::from(member.called_to) == cpu {
+                member.called_until_ns = 0;
+            }
+        }
+        self.passed(now_ns)
     }
 
     /// The member runs something of `level` from now on, or will. Returns a CPU that has to look.
