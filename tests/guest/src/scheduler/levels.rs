@@ -28,6 +28,11 @@ const NOBODY: u32 = 65534;
 const PAIRS: [(u32, u32); 9] =
     [(20, 21), (24, 40), (31, 32), (32, 33), (42, 43), (33, 38), (3, 19), (10, 32), (32, 50)];
 
+/// The turns of the more urgent process.
+const TURNS: u64 = 1_000;
+const RELAXED: u32 = 0;
+const STRICT: u32 = 1;
+
 /// State that the processes of a test share.
 #[repr(C)]
 struct Shared {
@@ -119,7 +124,6 @@ fn turns_beside(
     uid: u32,
     cpus: usize,
 ) -> Result<u64, String> {
-    const TURNS: u64 = 1_000;
     const STARTED: u64 = 20;
     let shared = Shared::new()?;
     let (go, started) = pipe().or_fail()?;
@@ -170,14 +174,17 @@ fn check_order(cpus: usize) -> Outcome {
     stay_on(0..cpus)?;
     let mut failures = Vec::new();
     for pair in PAIRS {
-        for policy in [0, 1] {
+        for policy in [RELAXED, STRICT] {
+            // In the relaxed order a turn on another processor ends by an interrupt, which comes as late as the host lets
+            // the processor run that sends it.
+            let most = if policy == RELAXED && cpus > 1 { TURNS / 2 } else { cpus as u64 };
             for uid in [0, NOBODY] {
                 // Two urgent levels are not ordered exactly once the realtime threads' time is used up.
                 if uid == 0 && pair.1 < 20 {
                     continue;
                 }
                 let turns = turns_beside(api, pair, policy, uid, cpus)?;
-                if turns > cpus as u64 {
+                if turns > most {
                     failures.push((pair, policy, uid, turns));
                 }
             }
