@@ -485,7 +485,8 @@ impl<P: Platform> Core<P> {
     }
 
     /// Takes the first ready coroutine that is more urgent than `rank`, orders within a level included, from another
-    /// core into this one's queue. `false` if there was none.
+    /// core into this one's queue. `false` if there was none; `true` also if another core was at such a queue: then
+    /// there may be one, and the caller looks again before it runs anything less urgent.
     pub fn pull_before(&self, rank: Rank) -> bool {
         victims(self.shared, self.entry).any(|victim| {
             let ready = victim.state.ready();

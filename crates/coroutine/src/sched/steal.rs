@@ -24,10 +24,11 @@ pub fn steal<T: Table>(
     want: usize,
     heavy: impl FnOnce(),
 ) -> usize {
-    take(table, thief, victim, (levels, None), want, heavy)
+    take(table, thief, victim, (levels, None), want, heavy).unwrap_or(0)
 }
 
-/// [`steal`] of one that is more urgent than `rank`, orders within a level included. Whether there was one.
+/// [`steal`] of one that is more urgent than `rank`, orders within a level included. `false` if there was none; `true`
+/// also if others were at the queue, so that there may be one.
 pub fn steal_before<T: Table>(
     table: &T,
     thief: &CoreState,
@@ -36,9 +37,10 @@ pub fn steal_before<T: Table>(
     heavy: impl FnOnce(),
 ) -> bool {
     let levels = (2u64 << rank.level()).wrapping_sub(1);
-    take(table, thief, victim, (levels, Some(rank)), 1, heavy) != 0
+    take(table, thief, victim, (levels, Some(rank)), 1, heavy) != Some(0)
 }
 
+/// How many were taken; `None`: the victim or another thief was at the queue.
 fn take<T: Table>(
     table: &T,
     thief: &CoreState,
@@ -46,9 +48,9 @@ fn take<T: Table>(
     (levels, before): (u64, Option<Rank>),
     want: usize,
     heavy: impl FnOnce(),
-) -> usize {
+) -> Option<usize> {
     if !victim.gate.thief_enter(heavy) {
-        return 0;
+        return None;
     }
     if !victim.inbox.is_empty() {
         victim.drain_in_gate(table);
@@ -73,7 +75,7 @@ fn take<T: Table>(
     }
     victim.gate.thief_leave();
     if count == 0 {
-        return 0;
+        return Some(0);
     }
     thief.gate.enter();
     for (index, slot) in taken.iter().take(count) {
@@ -84,5 +86,5 @@ fn take<T: Table>(
     let steals = thief.steals.load(Ordering::Relaxed);
     thief.steals.store(steals.wrapping_add(count as u32), Ordering::Relaxed);
     thief.gate.leave();
-    count
+    Some(count)
 }
