@@ -124,7 +124,7 @@ impl<'a> IoBuffer<'a> {
             }
             _ => true,
         };
-        // Who misses the first page has done nothing yet.
+        // A transfer that misses the first page has done nothing yet.
         if is_one_page || !self.waits_for_pages {
             return Ok(());
         }
@@ -168,8 +168,8 @@ impl<'a> IoBuffer<'a> {
         self.unity = unity;
     }
 
-    /// Checks that the memory of the next `most` bytes, but the first `from`, can be read, or written if `is_target`. The
-    /// first piece is left out: whoever misses it has done nothing yet.
+    /// Checks that the memory of the next `most` bytes, but the first `from`, can be read, or written if `is_target`.
+    /// The first piece is left out: whoever misses it has done nothing yet.
     ///
     /// # Errors
     /// The page that is missing, and how many bytes before it are there.

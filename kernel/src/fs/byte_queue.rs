@@ -20,8 +20,8 @@ pub type ByteQueue = PageQueue<FrameRef>;
 
 /// The least that is copied without the lock; below, taking it twice costs more.
 pub const LARGE_BYTES: usize = 2 * PAGE_BYTES;
-/// What follows bytes that went to a reader directly is copied under the same lock up to this size, so that no other
-/// writer's bytes come between.
+/// Up to this size bytes that follow others, which went to a reader directly, are copied under the same lock, so that no
+/// other writer's come between.
 const WHOLE_BYTES: usize = 32 << 10;
 /// Pages that are copied at a time without the lock.
 const LOT_PAGES: usize = 16;
@@ -38,14 +38,14 @@ pub trait HasBytes {
 }
 
 /// A part of a page.
-struct Part {
+struct PagePart {
     frame: FrameRef,
     range: Range<usize>,
 }
 
 /// Pages on their way from or to a queue.
 struct Lot {
-    parts: [Option<Part>; LOT_PAGES],
+    parts: [Option<PagePart>; LOT_PAGES],
     count: usize,
     bytes: usize,
 }
@@ -57,7 +57,7 @@ impl Lot {
     fn add(&mut self, frame: FrameRef, range: Range<usize>) -> bool {
         self.bytes += range.len();
         if let Some(place) = self.parts.get_mut(self.count) {
-            *place = Some(Part { frame, range });
+            *place = Some(PagePart { frame, range });
             self.count += 1;
         }
         self.count < LOT_PAGES
@@ -125,7 +125,7 @@ pub fn fill(queue: &mut ByteQueue, buffer: &mut IoBuffer<'_>, limit: usize) -> T
 #[inline(never)]
 fn fill_pages(queue: &mut ByteQueue, buffer: &mut IoBuffer<'_>, limit: usize) -> TryResult<usize> {
     let mut moved = 0;
-    // What goes as a whole has its memory before its first byte.
+    // Bytes that go as a whole have their memory before the first is copied.
     let mut spare = None;
     if limit <= PAGE_BYTES {
         spare = Some(FrameRef::allocate()?);

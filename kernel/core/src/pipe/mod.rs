@@ -5,7 +5,7 @@
 //! [first](PageQueue::head) and then [consumes](PageQueue::consume). So a copy that stops half-way (a page of user
 //! memory is missing) has done exactly what it reported.
 //!
-//! Who copies much does so without the queue's lock. A writer [reserves](PageQueue::reserve) room, fills pages of its
+//! A large copy is made without the queue's lock. A writer [reserves](PageQueue::reserve) room, fills pages of its
 //! own, and [appends](PageQueue::append) them. A reader [borrows](PageQueue::borrow) the first bytes, which stay where
 //! they are and count as before, and [takes](PageQueue::take_borrowed) those that it has copied; nobody else may
 //! consume meanwhile. Bytes that were committed never change, so they can be [shared](PageQueue::share_into) with

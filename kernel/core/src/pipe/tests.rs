@@ -74,7 +74,7 @@ impl Numbers {
     }
 }
 
-/// What is under way beside a queue: at most one reader, and writers.
+/// Copies under way beside a queue: of at most one reader, and of writers.
 #[derive(Default)]
 struct Beside {
     parcels: Vec<Vec<(TestPage, usize)>>,
