@@ -20,8 +20,8 @@ pub type ByteQueue = PageQueue<FrameRef>;
 
 /// The least that is copied without the lock; below, taking it twice costs more.
 pub const LARGE_BYTES: usize = 2 * PAGE_BYTES;
-/// Up to this size bytes that follow others, which went to a reader directly, are copied under the same lock, so that no
-/// other writer's come between.
+/// Up to this size bytes that follow others, which went to a reader directly, are copied under the same lock, so that
+/// no other writer's come between.
 const WHOLE_BYTES: usize = 32 << 10;
 /// Pages that are copied at a time without the lock.
 const LOT_PAGES: usize = 16;
