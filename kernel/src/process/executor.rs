@@ -162,7 +162,7 @@ impl Executors {
         let mut best = None;
         for (executor, thread) in list.iter() {
             let (Some(record), Some(thread)) = (executor.record(), thread.upgrade()) else { continue };
-            let is_blocked = !can_run(&thread);
+            let is_blocked = is_blocked(&thread);
             if record::is_reserve(record) {
                 continue;
             }
@@ -215,8 +215,13 @@ impl Executors {
 /// only from its next turn: whoever went on having its levels would be its equal, and keep the processor from it for
 /// a slice.
 fn can_run(thread: &Thread) -> bool {
-    !thread.executor().is_blocked.load(Ordering::Relaxed)
-        || thread.task().is_some_and(sched::TaskRef::runs_or_is_ready)
+    !is_blocked(thread) || thread.task().is_some_and(sched::TaskRef::runs_or_is_ready)
+}
+
+/// Whether an executor's thread has said that it blocks and has begun no turn since. It may still be on its way to
+/// sleep, where nobody would look for what it is told: so this, and not [`can_run`], decides who hears of a completion.
+fn is_blocked(thread: &Thread) -> bool {
+    thread.executor().is_blocked.load(Ordering::Relaxed)
 }
 
 /// Makes the calling thread executor `number`.
@@ -432,7 +437,6 @@ pub fn completed(process: &Process, level: u8) {
         return;
     }
     let told = process.executors().to_notify();
-    let is_blocked = |thread: &Thread| !can_run(thread);
     let Some((executor, thread)) = told else { return };
     let Some(record) = executor.record() else { return };
     let running = record::running(record);

@@ -45,6 +45,10 @@ pub(super) fn work(shared: &Shared, entry: &'static CoreEntry) {
             }
             continue;
         }
+        // Others may have taken what there was since the core settled: then its watch is for too little.
+        if entry.is_in_turn() && settle(shared, entry, told, &is_shut) != 0 {
+            continue;
+        }
         // Whatever comes since the core has settled reaches the thread in its sleep; whoever closes calls afterwards.
         if !is_shut.get() && !shared.is_closed() {
             told = host.stand_by();

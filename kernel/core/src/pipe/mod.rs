@@ -85,10 +85,19 @@ impl<P> PageQueue<P> {
         self.pages.len()
     }
 
-    /// Bytes that may still be written.
+    /// Bytes that may still be written; none while there are many pages that are hardly filled.
     #[must_use]
-    pub const fn room(&self) -> usize {
+    pub fn room(&self) -> usize {
+        if self.pages.len() >= self.pages_max() { 0 } else { self.byte_room() }
+    }
+
+    const fn byte_room(&self) -> usize {
         self.capacity - self.length - self.reserved
+    }
+
+    /// Pages from which on it counts as full: a program can have pages with one byte each.
+    const fn pages_max(&self) -> usize {
+        2 * self.capacity / PAGE_BYTES + 2
     }
 
     /// Changes the capacity; says whether the contents, and what writers have reserved, fit.
@@ -100,21 +109,21 @@ impl<P> PageQueue<P> {
         fits
     }
 
-    /// The last page and its free part, as far as there is [`room`](Self::room); `None` if it has none, so that a page
+    /// The last page and its free part, as far as the capacity reaches; `None` if it has none, so that a page
     /// must be [added](Self::add).
     #[must_use]
     #[inline]
     pub fn tail(&self) -> Option<(&P, Range<usize>)> {
         let last = self.pages.back().filter(|last| !last.is_shared)?;
         let end = usize::from(last.end);
-        let free = end..PAGE_BYTES.min(end + self.room());
+        let free = end..PAGE_BYTES.min(end + self.byte_room());
         (!free.is_empty()).then_some((&last.page, free))
     }
 
     /// Makes the first `count` bytes of the [free part](Self::tail) contents.
     #[inline]
     pub fn commit(&mut self, count: usize) {
-        debug_assert!(count <= self.room());
+        debug_assert!(count <= self.byte_room());
         if let Some(last) = self.pages.back_mut() {
             last.end += count as u16;
             self.length += count;
@@ -144,7 +153,7 @@ impl<P> PageQueue<P> {
     /// # Panics
     /// If there is less, in debug builds.
     pub const fn reserve(&mut self, count: usize) {
-        debug_assert!(count <= self.room());
+        debug_assert!(count <= self.byte_room());
         self.reserved += count;
     }
 
@@ -155,7 +164,7 @@ impl<P> PageQueue<P> {
 
     /// Appends a page whose first `count` bytes are contents. Places for it have been [reserved](Self::reserve_places).
     pub fn append(&mut self, page: P, count: usize) {
-        debug_assert!((1..=PAGE_BYTES).contains(&count) && count <= self.room());
+        debug_assert!((1..=PAGE_BYTES).contains(&count) && count <= self.byte_room());
         // An empty page stays the last: none is in the middle.
         if self.pages.back().is_some_and(|last| last.start == last.end) {
             self.pages.pop_back();
@@ -267,10 +276,16 @@ impl<P: Clone> PageQueue<P> {
     /// # Errors
     /// [`OutOfMemory`]; nothing was appended.
     pub fn share_into(&mut self, target: &mut Self, count: usize) -> Result<usize, OutOfMemory> {
-        let count = count.min(self.length).min(target.room());
+        let most = count.min(self.length).min(target.room());
+        let (mut count, mut pages) = (0, 0);
+        for filled in &self.pages {
+            if count == most || target.pages.len() + pages >= target.pages_max() {
+                break;
+            }
+            count += filled.range().len().min(most - count);
+            pages += 1;
+        }
         let mut left = count;
-        let of_each = self.pages.iter().map(|filled| filled.range().len());
-        let pages = of_each.scan(0, |sum, length| (*sum < count).then(|| *sum += length)).count();
         target.reserve_places(pages)?;
         for filled in self.pages.iter_mut().take(pages) {
             let here = left.min(filled.range().len());

@@ -355,7 +355,9 @@ impl Operation for Transfer {
     }
 
     fn does_without(&mut self) -> bool {
-        !core::mem::replace(&mut self.does_without, true) && !self.has_positions
+        self.direction == TransferDirection::Read
+            && !self.has_positions
+            && !core::mem::replace(&mut self.does_without, true)
     }
 
     /// Holds the range of what is still to be moved.
