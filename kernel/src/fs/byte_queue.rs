@@ -270,8 +270,8 @@ pub fn drain_unlocked<'a, T: HasBytes>(
     buffer: &mut IoBuffer<'_>,
 ) -> (SpinGuard<'a, T>, TryResult<usize>) {
     let mut moved = 0;
-    // Nothing that is appended meanwhile: the owner has looked for boundaries, and for missing pages, in what was there,
-    // and a writer that goes on would make the read as long as its buffer.
+    // Nothing that is appended meanwhile: the owner has looked for boundaries, and for missing pages, in what was
+    // there, and a writer that goes on would make the read as long as its buffer.
     buffer.truncate(guard.bytes().len());
     while buffer.remaining() > 0 && !guard.bytes().is_empty() {
         let wanted = buffer.remaining();
