@@ -13,7 +13,7 @@ type Shown = Result<(), Errno>;
 
 const PAGE_KIB: u64 = 4;
 
-/// One line, put together without the formatter, which costs ten times as much: a process may have a million of them.
+/// One line, put together without the formatter: a process may have a million of them.
 fn line(text: &mut Text, name: &str, kib: u64) -> Shown {
     const NAME_BYTES: usize = 16;
     const ROW_BYTES: usize = 24;
