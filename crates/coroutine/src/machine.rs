@@ -163,12 +163,6 @@ impl Shared {
         self.core(self.reserve.load(Ordering::Relaxed).trailing_zeros())
     }
 
-    /// Whether a core is parked, but for the one in reserve.
-    #[cfg(feature = "std")]
-    pub fn is_any_idle(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) != 0
-    }
-
     /// Has idle cores look for work themselves, except for what is urgent.
     #[cfg(feature = "std")]
     pub fn set_lazy(&self) {
@@ -199,17 +193,21 @@ impl Shared {
         self.closed.load(Ordering::Acquire) != 0
     }
 
-    /// Disturbs one parked core of `mask`, so that it looks for work.
-    pub fn kick_idle(&self, mask: u64) {
-        let idle = self.idle.load(Ordering::Relaxed) & mask;
-        if idle == 0 {
-            return;
-        }
-        let bit = idle & idle.wrapping_neg();
-        if self.idle.fetch_and(!bit, Ordering::AcqRel) & bit != 0
-            && let Some(core) = self.core(bit.trailing_zeros())
-        {
-            core.kick();
+    /// Disturbs one parked core of `mask`, so that it looks for work. `false`: none was parked any more.
+    pub fn kick_idle(&self, mask: u64) -> bool {
+        loop {
+            let idle = self.idle.load(Ordering::Relaxed) & mask;
+            if idle == 0 {
+                return false;
+            }
+            let bit = idle & idle.wrapping_neg();
+            // Another may have kicked this one since.
+            if self.idle.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+                && let Some(core) = self.core(bit.trailing_zeros())
+            {
+                core.kick();
+                return true;
+            }
         }
     }
 }

@@ -42,6 +42,7 @@ mod page_map;
 mod pi;
 mod pidfd;
 mod pipe;
+mod pipe_edges;
 mod pipe_memory;
 mod pipe_parallel;
 mod poll;
@@ -83,6 +84,7 @@ const FAMILIES: &[&[Test]] = &[
     signal::TESTS,
     delivery::TESTS,
     pipe::TESTS,
+    pipe_edges::TESTS,
     pipe_memory::TESTS,
     pipe_parallel::TESTS,
     waiting::TESTS,

@@ -123,9 +123,7 @@ pub(super) fn tell(shared: &Shared, entry: &CoreEntry) -> bool {
     let level = entry.state.inbox().watch().min(LEVELS as u8 - 1);
     let Some(host) = host() else { return true };
     if !is_for_reserve {
-        if shared.is_any_idle() {
-            shared.kick_idle(u64::MAX);
-        } else {
+        if !shared.kick_idle(u64::MAX) {
             host.urgent(level);
         }
         return true;
@@ -157,12 +155,20 @@ pub(super) fn take_back(shared: &Shared, entry: &CoreEntry) -> bool {
     }
     let (core, other) = (&entry.state, &reserve.state);
     let taken = steal_watched(&Global, core, other, (levels, BATCH), running, os::heavy_barrier);
-    if let (None, Some(host)) = (taken, host()) {
-        // It is on its way itself, and may have lost its processor there.
-        host.urgent(0);
-        if entry.state.ready().bitmap() == 0 {
-            thread::sleep(MOMENT);
+    let left = reserve.state.ready().bitmap();
+    match (taken, host()) {
+        (None, Some(host)) => {
+            // It is on its way itself, and may have lost its processor there.
+            host.urgent(0);
+            if entry.state.ready().bitmap() == 0 {
+                thread::sleep(MOMENT);
+            }
         }
+        // They may not run here. It gives them to a core that may run them.
+        (Some(count), Some(host)) if count < BATCH && left != 0 && !reserve.is_in_turn() => {
+            host.urgent(left.trailing_zeros() as u8);
+        }
+        _ => {}
     }
     taken.is_some_and(|count| count != 0)
 }

@@ -13,6 +13,7 @@ use crate::harness::{Outcome, in_child, is_heddle};
 
 crate::tests! {
     what_is_left_with_a_stuck_thread_goes_before_the_reserves_own
+    what_may_run_on_one_thread_and_in_reserve_goes_on
 }
 
 /// Levels, the most urgent first.
@@ -67,4 +68,67 @@ async fn stuck() -> std::io::Result<i32> {
         std::hint::spin_loop();
     }
     Ok(i32::from(is_late.load(Ordering::SeqCst)))
+}
+
+/// Pairs that talk to each other, each kept to one thread and the one in reserve, among others that have long turns and
+/// no such bound. One that the reserve has run, and which another thread finds there, is not that thread's to take.
+fn what_may_run_on_one_thread_and_in_reserve_goes_on() -> Outcome {
+    const THREADS: u64 = 3;
+    const ROUNDS: u32 = 200;
+    if !is_heddle() {
+        return Ok(());
+    }
+    let ended = in_child(|| {
+        let main = async {
+            let mut players = Vec::new();
+            for place in 0..3 * THREADS {
+                let cores = 1 << (place % THREADS) | 1 << THREADS;
+                let level = [URGENT, BETWEEN, LAST][(place / THREADS) as usize];
+                let (to_one, one) = channel(1);
+                let (to_other, other) = channel(1);
+                let first = async move {
+                    for round in 0..ROUNDS {
+                        let _ = to_other.send(round).await;
+                        let _ = one.recv().await;
+                        if round % 8 == 0 {
+                            let _ = heddle_rt::nanosleep(Duration::from_micros(300).into()).await;
+                        }
+                    }
+                };
+                let second = async move {
+                    while let Some(round) = other.recv().await {
+                        let _ = to_one.send(round).await;
+                    }
+                };
+                let builder = SpawnBuilder::new().cores(cores);
+                players.push(try_spawn(builder.priority(level), first));
+                players.push(try_spawn(builder.priority(LAST), second));
+            }
+            let is_done = Arc::new(AtomicBool::new(false));
+            for _ in 0..THREADS {
+                let done = is_done.clone();
+                let long = async move {
+                    while !done.load(Ordering::SeqCst) {
+                        (0..50_000).for_each(|_| std::hint::spin_loop());
+                        yield_now().await;
+                    }
+                };
+                players.push(try_spawn(SpawnBuilder::new().priority(LAST + 1), long));
+            }
+            let others = players.split_off(players.len() - THREADS as usize);
+            for player in players {
+                let Ok(player) = player else { return 1 };
+                let _ = player.await;
+            }
+            is_done.store(true, Ordering::SeqCst);
+            for other in others {
+                let Ok(other) = other else { return 1 };
+                let _ = other.await;
+            }
+            0
+        };
+        Builder::new().threads(THREADS as usize).strict(true).run(main)
+    })?;
+    expect!(matches!(ended, WaitStatus::Exited(_, 0)));
+    Ok(())
 }
