@@ -42,3 +42,22 @@ wait_for() {
     echo "never came true: $*"
     return 1
 }
+
+# root_of_host FOLDER PROGRAM...: a root tree of programs of this host, with bash as its shell, and two users.
+root_of_host() {
+    local root=$1 program path
+    shift
+    mkdir -p "$root"/{bin,etc,tmp,root,home,proc,sys,dev,var}
+    chmod 1777 "$root/tmp"
+    for program in bash "$@"; do
+        path=$(readlink -f "$(type -P "$program")")
+        cp "$path" "$root/bin/$program"
+        ldd "$path" 2>/dev/null | grep -o '/[^ ]*' | while read -r library; do
+            mkdir -p "$root$(dirname "$library")"
+            cp -L "$library" "$root$library"
+        done
+    done
+    ln -s bash "$root/bin/sh"
+    printf 'root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home:/bin/sh\n' >"$root/etc/passwd"
+    printf 'root:x:0:\nann:x:1000:\n' >"$root/etc/group"
+}

@@ -13,21 +13,8 @@ trap 'p rm -af >/dev/null 2>&1; p rmi -af >/dev/null 2>&1; rm -rf "$WORK"' EXIT
 run=(run --rm --network none)
 
 make_image() {
-    local root=$WORK/root program path
-    mkdir -p "$root"/{bin,etc,tmp,root,home,proc,sys,dev,var}
-    chmod 1777 "$root/tmp"
-    for program in bash echo cat ls id sleep mkdir rm touch stat wc tty stty grep ln mv chmod chown hostname sync df; do
-        path=$(readlink -f "$(type -P "$program")")
-        cp "$path" "$root/bin/$program"
-        ldd "$path" 2>/dev/null | grep -o '/[^ ]*' | while read -r library; do
-            mkdir -p "$root$(dirname "$library")"
-            cp -L "$library" "$root$library"
-        done
-    done
-    ln -s bash "$root/bin/sh"
-    printf 'root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home:/bin/sh\n' >"$root/etc/passwd"
-    printf 'root:x:0:\nann:x:1000:\n' >"$root/etc/group"
-    tar -C "$root" -c . | p import - test >/dev/null
+    root_of_host "$WORK/root" echo cat ls id sleep mkdir rm touch stat wc tty stty grep ln mv chmod chown hostname sync df
+    tar -C "$WORK/root" -c . | p import - test >/dev/null
 }
 
 runs() {

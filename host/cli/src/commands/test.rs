@@ -130,7 +130,8 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
             }
         }
     }
-    for (part, script, is_long) in [(Part::Machines, "machines", false), (Part::Engines, "podman", true)] {
+    let engines = [(Part::Engines, "podman", true), (Part::Engines, "containerd", true)];
+    for (part, script, is_long) in [(Part::Machines, "machines", false)].into_iter().chain(engines) {
         if options.has(part) && (options.long || !is_long || !options.only.is_empty()) {
             tool::test(&repository, script, options.filter.as_deref(), &mut tally);
         }
