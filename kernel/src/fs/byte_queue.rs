@@ -23,6 +23,8 @@ pub const LARGE_BYTES: usize = 2 * PAGE_BYTES;
 /// Up to this size bytes that follow others, which went to a reader directly, are copied under the same lock, so that
 /// no other writer's come between.
 const WHOLE_BYTES: usize = 32 << 10;
+/// Pauses between two looks at a queue whose bytes are borrowed: who has them needs the lock to give them back.
+const PAUSES: u32 = 32;
 /// Pages that are copied at a time without the lock.
 const LOT_PAGES: usize = 16;
 
@@ -206,7 +208,7 @@ pub fn lock_to_read<T: HasBytes>(lock: &SpinLock<T>) -> SpinGuard<'_, T> {
             return guard;
         }
         drop(guard);
-        core::hint::spin_loop();
+        (0..PAUSES).for_each(|_| core::hint::spin_loop());
     }
 }
 

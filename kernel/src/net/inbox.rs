@@ -274,7 +274,7 @@ impl InboxContents {
 
     /// Room for the bytes of a stream, of which the sender may have `limit` wait.
     pub fn room(&self, limit: usize) -> usize {
-        limit.saturating_sub(self.bytes.len()).min(self.bytes.room())
+        limit.saturating_sub(self.bytes.claimed()).min(self.bytes.room())
     }
 
     /// The sender of the next bytes, as far as it is known.

@@ -38,6 +38,9 @@ pub enum Step {
     Again,
 }
 
+/// Bytes after which an attempt may say that it would block, though it would not: it is repeated at once.
+pub const CUT_BYTES: usize = 128 << 10;
+
 /// An attempt that is repeated until it is done.
 pub trait Operation: Send + Sync + 'static {
     /// Goes on; the value is the call's result.
@@ -48,9 +51,12 @@ pub trait Operation: Send + Sync + 'static {
 
     /// Goes on by a bounded amount of work.
     fn step(&mut self, no_wait: bool) -> Step {
+        let before = self.partial().unwrap_or(0);
         match self.attempt() {
             Ok(value) => Step::Finished(Ok(value)),
             Err(TryError::Fault(fault)) => Step::Fault(fault),
+            // The other side may keep pace, so that a loop within the attempt would not end.
+            Err(TryError::WouldBlock) if self.partial().unwrap_or(0) >= before + CUT_BYTES => Step::Again,
             Err(TryError::WouldBlock) if !no_wait => Step::Wait,
             Err(TryError::WouldBlock) => Step::Finished(self.end(Errno::EAGAIN)),
             Err(TryError::Error(error)) => Step::Finished(self.end(error)),

@@ -79,6 +79,12 @@ impl<P> PageQueue<P> {
         self.capacity
     }
 
+    /// Bytes in the queue, and room that writers have, who have not appended yet.
+    #[must_use]
+    pub const fn claimed(&self) -> usize {
+        self.length + self.reserved
+    }
+
     /// Pages of memory that it takes.
     #[must_use]
     pub fn pages(&self) -> usize {
@@ -92,7 +98,7 @@ impl<P> PageQueue<P> {
     }
 
     const fn byte_room(&self) -> usize {
-        self.capacity - self.length - self.reserved
+        self.capacity - self.claimed()
     }
 
     /// Pages from which on it counts as full: a program can have pages with one byte each.
@@ -102,7 +108,7 @@ impl<P> PageQueue<P> {
 
     /// Changes the capacity; says whether the contents, and what writers have reserved, fit.
     pub const fn set_capacity(&mut self, capacity: usize) -> bool {
-        let fits = self.length + self.reserved <= capacity;
+        let fits = self.claimed() <= capacity;
         if fits {
             self.capacity = capacity;
         }

@@ -1,14 +1,15 @@
 //! File systems that nobody sees any more, taken apart in steps: entries and their parents hold one another, and the
 //! last unmounting must not keep others from running longer the more files there are.
 //!
-//! Whoever unmounts goes on until nothing is left, as in Linux, where umount(2) returns when the memory is free. What
-//! ends otherwise, with a process or a descriptor, is left to a coroutine.
+//! Whoever unmounts goes on until nothing is left that was there when it began, as in Linux, where umount(2) returns
+//! when the memory is free: what others unmount meanwhile is theirs. What ends otherwise, with a process or a
+//! descriptor, is left to a coroutine.
 
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::any::Any;
 
-use heddle_kernel_core::fallible::push_reserved;
+use heddle_kernel_core::fallible::{push_back_reserved, push_front_reserved};
 
 use crate::fs::tree::TreeNode;
 use crate::fs::{Dentry, FileType};
@@ -26,9 +27,18 @@ struct TreeRemains {
     root: Arc<Dentry>,
     /// The directory that is being emptied.
     current: Arc<Dentry>,
+    /// How many trees were left before it.
+    number: u64,
 }
 
-static TREES: SpinLock<Vec<TreeRemains>> = SpinLock::new(Vec::new());
+/// What has been left, the oldest first.
+struct LeftTrees {
+    trees: VecDeque<TreeRemains>,
+    /// How many trees have been left so far.
+    count: u64,
+}
+
+static TREES: SpinLock<LeftTrees> = SpinLock::new(LeftTrees { trees: VecDeque::new(), count: 0 });
 static ADDED: WaitQueue = WaitQueue::new();
 
 impl TreeRemains {
@@ -57,58 +67,73 @@ impl TreeRemains {
 
 /// Takes a tree apart, a small one at once.
 pub(super) fn take_apart(root: &Arc<Dentry>) {
-    let mut remains = TreeRemains { root: root.clone(), current: root.clone() };
-    if !remains.take_some() {
-        keep(remains);
-        ADDED.wake(Events::all());
-    }
-}
-
-/// Leaves a tree for later; without memory for that it goes now.
-fn keep(mut remains: TreeRemains) {
-    let mut trees = TREES.lock();
-    if trees.try_reserve(1).is_ok() {
-        push_reserved(&mut trees, remains);
+    let mut remains = TreeRemains { root: root.clone(), current: root.clone(), number: 0 };
+    if remains.take_some() {
         return;
     }
-    drop(trees);
+    let mut left = TREES.lock();
+    if left.trees.try_reserve(1).is_err() {
+        drop(left);
+        return finish_now(remains);
+    }
+    remains.number = left.count;
+    left.count += 1;
+    push_back_reserved(&mut left.trees, remains);
+    drop(left);
+    ADDED.wake(Events::all());
+}
+
+/// Without memory for the list a tree goes at once.
+fn finish_now(mut remains: TreeRemains) {
     while !remains.take_some() {}
 }
 
-/// Does some of what has been left. Returns whether there was anything.
-fn work() -> bool {
-    let Some(mut remains) = next() else { return false };
+/// Puts the oldest tree back, of which something is left.
+fn put_back(remains: TreeRemains) {
+    let mut left = TREES.lock();
+    if left.trees.try_reserve(1).is_err() {
+        drop(left);
+        return finish_now(remains);
+    }
+    push_front_reserved(&mut left.trees, remains);
+}
+
+/// Does some of the work on the oldest tree, if it was left before `end`. Returns whether there was such a tree.
+fn work(end: u64) -> bool {
+    let Some(mut remains) = next(end) else { return false };
     if remains.take_some() {
         drop(remains);
         forget_list();
     } else {
-        keep(remains);
+        put_back(remains);
     }
     true
 }
 
-fn next() -> Option<TreeRemains> {
-    TREES.lock().pop()
+fn next(end: u64) -> Option<TreeRemains> {
+    let mut left = TREES.lock();
+    if left.trees.front()?.number < end { left.trees.pop_front() } else { None }
 }
 
 /// Gives the list's memory back if nothing is left.
 fn forget_list() {
-    let mut trees = TREES.lock();
-    let unused = if trees.is_empty() { core::mem::take(&mut *trees) } else { Vec::new() };
-    drop(trees);
+    let mut left = TREES.lock();
+    let unused = if left.trees.is_empty() { core::mem::take(&mut left.trees) } else { VecDeque::new() };
+    drop(left);
     drop(unused);
 }
 
 /// Whether anything has been left.
 #[must_use]
 pub fn is_any() -> bool {
-    !TREES.lock().is_empty()
+    !TREES.lock().trees.is_empty()
 }
 
-/// Takes apart what has been left.
+/// Takes apart what has been left so far.
 pub async fn finish() {
+    let end = TREES.lock().count;
     let mut budget = Budget::new();
-    while work() {
+    while work(end) {
         budget.step(STEP_COST).await;
     }
 }
@@ -123,8 +148,8 @@ pub async fn run() {
 
 /// Takes apart all that has been left. For when memory is short.
 pub(super) fn drain() {
-    while let Some(mut remains) = next() {
-        while !remains.take_some() {}
+    while let Some(remains) = next(u64::MAX) {
+        finish_now(remains);
     }
     forget_list();
 }

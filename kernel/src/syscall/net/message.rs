@@ -17,7 +17,7 @@ use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};
 use crate::syscall::net::packets;
 use crate::syscall::net::socket::{ADDRESS_LIMIT, get_address, get_protocol, get_socket, manner};
 use crate::syscall::{Call, SyscallResult};
-use crate::wait::operation::Operation;
+use crate::wait::operation::{CUT_BYTES, Operation};
 use crate::wait::queue::{Events, Watch};
 
 use heddle_kernel_core::fallible::{extend_reserved, resize_reserved};
@@ -51,6 +51,7 @@ impl Operation for SendMessage {
         let space = self.thread.space();
         let segments = self.segments.as_slice();
         let total: usize = segments.iter().map(|segment| segment.length).sum();
+        let before = self.done;
         loop {
             let mut buffer = IoBuffer::user(&space, segments);
             buffer.skip(self.done);
@@ -65,6 +66,9 @@ impl Operation for SendMessage {
             }
             if self.done >= total || self.socket.style != Style::Stream {
                 return Ok(self.done);
+            }
+            if self.done >= before + CUT_BYTES {
+                return Err(TryError::WouldBlock);
             }
         }
     }
@@ -350,6 +354,7 @@ impl Operation for ReceiveMessage {
         let all = self.flags & net::MSG_WAITALL != 0 && is_stream;
         let low_water = self.socket.options().low_water().load(Ordering::Relaxed) as usize;
         let least = if all { total } else { low_water.min(total) };
+        let before = self.done;
         loop {
             let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
             buffer.skip(self.done);
@@ -372,6 +377,9 @@ impl Operation for ReceiveMessage {
                 return Err(missing.into());
             }
             if is_left && self.done < least && self.ancillary.is_none() {
+                if self.done >= before + CUT_BYTES {
+                    return Err(TryError::WouldBlock);
+                }
                 continue;
             }
             let ancillary = self.ancillary.take();
