@@ -89,6 +89,32 @@ pub(crate) enum Tail {
     For { waiting: usize },
 }
 
+/// Tags a slot's node that nobody but its owner has followed yet, so that it may leave the slot again: whoever wants to
+/// follow it takes the tag off first, and then it stays.
+pub(crate) const UNSEEN: usize = 2;
+
+/// What a slot holds, its tag taken off: nothing, the seal, or a node that stays.
+#[inline(always)]
+pub(crate) fn settled<T, P>(pin: &Pin, slot: &AtomicPtr<Node<T, P>>) -> *mut Node<T, P> {
+    let found = pin.read(slot);
+    if found.addr() & UNSEEN == 0 { found } else { see(slot, found) }
+}
+
+/// Takes the tag off.
+#[cold]
+#[inline(never)]
+fn see<T, P>(slot: &AtomicPtr<Node<T, P>>, mut found: *mut Node<T, P>) -> *mut Node<T, P> {
+    while found.addr() & UNSEEN != 0 {
+        let seen = found.map_addr(|addr| addr & !UNSEEN);
+        // Acquire: the node, which may have left and come back since it was found, with another range.
+        match slot.compare_exchange(found, seen, Ordering::Acquire, Ordering::Acquire) {
+            Ok(_) => return seen,
+            Err(now) => found = now,
+        }
+    }
+    found
+}
+
 /// The mark that closes a tail: no node's address.
 pub(crate) fn seal<T, P>() -> *mut Node<T, P> {
     ptr::without_provenance_mut(1)
@@ -279,6 +305,19 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         }
     }
 
+    /// One slot of the tail.
+    ///
+    /// # Safety
+    /// There are more slots than `at`.
+    #[inline]
+    pub(crate) unsafe fn slot(self, at: usize) -> &'g AtomicPtr<Node<T, P>> {
+        // SAFETY: see the contract and `slots`.
+        unsafe {
+            let first = self.chunk.as_ptr().byte_add(slots_offset::<T, P>()).cast::<AtomicPtr<Node<T, P>>>();
+            &*first.add(at)
+        }
+    }
+
     /// All nodes, in the order of their arrival.
     pub(crate) fn nodes(self, pin: &'g Pin) -> impl Iterator<Item = &'g Node<T, P>> {
         // SAFETY: a node in a chunk is not reused while the chunk's readers are pinned.
@@ -293,7 +332,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
     /// The pointers to the nodes of the tail, but for the first `skipped`, all of which are there.
     fn tail(self, pin: &'g Pin, skipped: usize) -> impl Iterator<Item = *mut Node<T, P>> {
         let slots = self.slots().get(skipped..).unwrap_or_default();
-        slots.iter().map(|slot| pin.read(slot)).take_while(|node| !node.is_null() && *node != seal())
+        slots.iter().map(|slot| settled(pin, slot)).take_while(|node| !node.is_null() && *node != seal())
     }
 
     /// The nodes that a successor carries over: in the order of their arrival, without those of the tail that are
@@ -324,10 +363,12 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
     pub(crate) fn close(self) {
         for slot in self.slots() {
             let mut found = slot.load(Ordering::Relaxed);
-            if found.is_null() {
-                match slot.compare_exchange(found, seal(), Ordering::Relaxed, Ordering::Relaxed) {
-                    Ok(_) => return,
-                    Err(first) => found = first,
+            while found.is_null() || found.addr() & UNSEEN != 0 {
+                let closed =
+                    if found.is_null() { seal() } else { found.map_addr(|addr| addr & !UNSEEN) };
+                match slot.compare_exchange(found, closed, Ordering::Relaxed, Ordering::Relaxed) {
+                    Ok(_) => found = closed,
+                    Err(now) => found = now,
                 }
             }
             if found == seal() {

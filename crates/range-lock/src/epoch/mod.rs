@@ -282,6 +282,8 @@ impl Domain {
         // Relaxed: the fence before it releases what is unlinked to readers that begin in the new epoch, and theirs
         // behind the announcement acquires it.
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
+        // Against the one in `announce` for `pin_in`: either the scan sees it, or it sees the new epoch.
+        fence(Ordering::SeqCst);
         let mut oldest = usize::MAX;
         for participant in self.iter().chain([&self.reserve]) {
             // Acquire: its earlier reads happen before the reuse that this allows.
@@ -328,6 +330,37 @@ impl Context {
             announce(&self.participant.since, epoch);
         }
         Pin { context: *self }
+    }
+
+    /// Starts reading in an earlier pin's epoch, if that is the present one still: what was reachable under that pin was
+    /// not reused meanwhile, nor is it until this one is dropped.
+    #[inline]
+    pub(crate) fn pin_in(&self, epoch: usize) -> Option<Pin> {
+        let is_present = || self.domain.epoch.load(Ordering::Relaxed) == epoch;
+        if !is_present() {
+            return None;
+        }
+        // SAFETY: as in `pin`.
+        if unsafe { (*self.participant.local.get()).enter() } {
+            announce(&self.participant.since, epoch);
+        }
+        let pin = Pin { context: *self };
+        // Again: a scan that missed the announcement has moved the epoch on before.
+        is_present().then_some(pin)
+    }
+
+    /// Whether an acquisition is likely to leave before another comes by, as this participant's last ones did or not.
+    #[inline]
+    pub(crate) fn may_pass(&self) -> bool {
+        // SAFETY: as in `pin`.
+        cfg!(heddle_loom) || unsafe { (*self.participant.local.get()).may_pass() }
+    }
+
+    /// Notes whether one has.
+    #[inline]
+    pub(crate) fn note_passing(&self, passed: bool) {
+        // SAFETY: as in `pin`.
+        unsafe { (*self.participant.local.get()).note_passing(passed) }
     }
 
     /// A block of at least `size` bytes, aligned to 64, its header written.
@@ -481,6 +514,12 @@ impl Pin {
     #[inline]
     pub(crate) fn context(&self) -> Context {
         self.context
+    }
+
+    /// The epoch that keeps things in place: that of the outermost pin.
+    #[inline]
+    pub(crate) fn since(&self) -> usize {
+        self.context.participant.since.load(Ordering::Relaxed)
     }
 
     /// Lets a block go that this context has unlinked.
