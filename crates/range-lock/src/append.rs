@@ -125,7 +125,8 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             let Some(free) = slots.get(at).filter(|_| end.is_null()) else { break };
             // Behind live ones it fills the tail, so that they become entries, which are searched faster; and where
             // there is much, so that the bucket is cut.
-            let may_leave = at == dead && !blocked && self.entries().len() <= PASSED && pin.context().may_pass();
+            let may_leave =
+                at == dead && !blocked && self.entries().len() <= PASSED && pin.context().may_pass();
             let entered = if may_leave {
                 node.arrive_passing(self.header(), at, pin.since(), shared);
                 new.as_ptr().map_addr(|addr| addr | UNSEEN)

@@ -258,7 +258,8 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     fn leave(node: NonNull<Node<T, P>>) -> bool {
         let leave = |context: Context| {
             // SAFETY: the caller of `release` owns the node.
-            let is_out = unsafe { node.as_ref() }.place().is_some_and(|place| Table::leave(&context, node, place));
+            let is_out =
+                unsafe { node.as_ref() }.place().is_some_and(|place| Table::leave(&context, node, place));
             context.note_passing(is_out);
             if is_out {
                 // SAFETY: nobody followed the node while the slot was untouched, and it is out of the lock.

@@ -441,7 +441,9 @@ impl<T, P> Table<T, P> {
             let next = unsafe { chunk_of::<T, P>(word) }.map_or(ptr::null_mut(), |chunk| {
                 for node in chunk.pointers(&pin) {
                     // SAFETY: the node is linked in this chunk alone.
-                    free(unsafe { (*node).wait_record() }.map_or(ptr::null_mut(), |wait| wait.as_ptr().cast()));
+                    free(
+                        unsafe { (*node).wait_record() }.map_or(ptr::null_mut(), |wait| wait.as_ptr().cast()),
+                    );
                     free(node.cast());
                 }
                 let next = chunk.next();

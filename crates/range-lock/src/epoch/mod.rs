@@ -277,12 +277,11 @@ impl Domain {
     /// Moves the epoch on. Returns an epoch below which every reader has begun later: what the caller unlinked in an
     /// earlier one is out of reach.
     fn advance(&'static self) -> (usize, usize) {
-        // Against the one in `announce`: either the scan below sees a reader, or the reader sees what is unlinked.
-        fence(Ordering::SeqCst);
-        // Relaxed: the fence before it releases what is unlinked to readers that begin in the new epoch, and theirs
-        // behind the announcement acquires it.
-        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
-        // Against the one in `announce` for `pin_in`: either the scan sees it, or it sees the new epoch.
+        // Release: what is unlinked, for readers that begin in the new epoch; their fence behind the announcement
+        // acquires it.
+        let epoch = self.epoch.fetch_add(1, Ordering::Release);
+        // Against the one in `announce`: either the scan below sees a reader, or the reader sees what is unlinked, and
+        // that the epoch has moved on.
         fence(Ordering::SeqCst);
         let mut oldest = usize::MAX;
         for participant in self.iter().chain([&self.reserve]) {
