@@ -95,7 +95,7 @@ pub(crate) enum Tail {
 /// follow it takes the tag off first, and then it stays.
 pub(crate) const UNSEEN: usize = 2;
 
-/// What a slot holds, its tag taken off: nothing, the seal, or a node that stays.
+/// A slot's contents, its tag taken off: nothing, the seal, or a node that stays.
 #[inline(always)]
 pub(crate) fn settled<T, P>(pin: &Pin, slot: &AtomicPtr<Node<T, P>>) -> *mut Node<T, P> {
     let found = pin.read(slot);

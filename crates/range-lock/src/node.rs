@@ -131,7 +131,7 @@ impl<T: Ord + Copy, P: Copy> Node<T, P> {
         self.wait.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// What the node needed to wait, to be freed with it.
+    /// The record that the node needed to wait, to be freed with it.
     pub(crate) fn wait_record(&self) -> Option<NonNull<Wait>> {
         let is_note = self.state(Ordering::Relaxed) & PASSING != 0;
         NonNull::new(self.wait.load(Ordering::Relaxed)).filter(|_| !is_note)

@@ -18,8 +18,8 @@ const LISTS: usize = CLASSES + 1;
 
 /// The most luck there is: so much is lost in half as many misses.
 const LUCK: u32 = 16;
-/// Without luck, one of so many is tried. With it, one of so many is not, so that chunks get successors without what was
-/// released, and idle buckets come together.
+/// Without luck, one of so many is tried. With it, one of so many is not, so that chunks get successors without
+/// what was released, and idle buckets come together.
 const TRIES: u32 = 64;
 
 struct Bag {

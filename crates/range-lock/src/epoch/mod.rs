@@ -331,8 +331,8 @@ impl Context {
         Pin { context: *self }
     }
 
-    /// Starts reading in an earlier pin's epoch, if that is the present one still: what was reachable under that pin was
-    /// not reused meanwhile, nor is it until this one is dropped.
+    /// Starts reading in an earlier pin's epoch, if that is the present one still: what was reachable under that pin
+    /// was not reused meanwhile, nor is it until this one is dropped.
     #[inline]
     pub(crate) fn pin_in(&self, epoch: usize) -> Option<Pin> {
         let is_present = || self.domain.epoch.load(Ordering::Relaxed) == epoch;
