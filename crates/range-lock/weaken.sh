@@ -19,7 +19,7 @@ while IFS='|' read -r file text weaker model; do
     sed -e '/^readme/d' -e 's/^version.workspace.*/version = "0.1.0"/' -e 's/^edition.workspace.*/edition = "2024"/' \
         -e '/workspace = true/d' -e '/^\[lints\]/d' -e '/^proptest/d' Cargo.toml >"$copy/Cargo.toml"
     echo '[workspace]' >>"$copy/Cargo.toml"
-    find "$copy/tests" -name '*.rs' ! -name loom.rs -delete
+    find "$copy/tests" -name '*.rs' ! -name loom.rs ! -path '*/models/*' -delete
     if ! FROM=$text TO=$weaker perl -0pi -e \
         'BEGIN { $found = 0 } $found += s/\Q$ENV{FROM}\E/$ENV{TO}/; END { exit !$found }' "$copy/src/$file"; then
         echo "NOT FOUND  $file: $text"

@@ -5,11 +5,14 @@ use core::marker::PhantomData;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
 
-use crate::chunk::{CROWD, ChunkRef, Entry, PART, seal};
+use crate::chunk::{CROWD, ChunkRef, Entry, PART, UNSEEN, seal, settled};
 use crate::epoch::Pin;
 use crate::node::{Node, follow};
 use crate::span::{Bounds, NO_END, NO_START};
 use crate::sync::Ordering;
+
+/// Entries of a bucket through which requests pass at most, without ever filling its tail.
+const PASSED: usize = 32;
 
 /// How an append ended.
 pub(crate) enum Append {
@@ -99,7 +102,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         loop {
             let mut end = seal();
             while let Some(slot) = slots.get(at) {
-                end = pin.read(slot);
+                end = settled(pin, slot);
                 if end.is_null() || end == seal() {
                     break;
                 }
@@ -120,11 +123,24 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
                 blocked = true;
             }
             let Some(free) = slots.get(at).filter(|_| end.is_null()) else { break };
-            node.arrive(blocked);
-            // Release: the node's range and state.
-            if free.compare_exchange(end, new.as_ptr(), Ordering::Release, Ordering::Relaxed).is_ok() {
+            // Behind live ones it fills the tail, so that they become entries, which are searched faster; and where
+            // there is much, so that the bucket is cut.
+            let may_leave =
+                at == dead && !blocked && self.entries().len() <= PASSED && pin.context().may_pass();
+            let entered = if may_leave {
+                node.arrive_passing(self.header(), at, pin.since(), shared);
+                new.as_ptr().map_addr(|addr| addr | UNSEEN)
+            } else {
+                node.arrive(blocked);
+                new.as_ptr()
+            };
+            // Release: the node's range and state. Acquire: the doings of whoever has left the slot.
+            if free.compare_exchange(end, entered, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 self.note_dead(known_dead, dead);
                 return Append::Done { blocked };
+            }
+            if may_leave {
+                node.settle();
             }
             self.get().header.state.fetch_add(1, Ordering::Relaxed);
         }
@@ -140,11 +156,19 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         let node: &Node<T, P> = unsafe { follow(new.as_ptr(), PhantomData) };
         node.arrive(true);
         for slot in &self.slots()[self.filled(pin)..] {
-            // Release: the node's range and state.
-            match slot.compare_exchange(ptr::null_mut(), new.as_ptr(), Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return Append::Done { blocked: true },
-                Err(found) if found == seal() => break,
-                Err(_) => {}
+            loop {
+                let free = ptr::null_mut();
+                // Release: the node's range and state. Acquire: the doings of whoever has left the slot.
+                if slot.compare_exchange(free, new.as_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                    return Append::Done { blocked: true };
+                }
+                let found = settled(pin, slot);
+                if found == seal() {
+                    return Append::Closed { blocked: true };
+                }
+                if !found.is_null() {
+                    break;
+                }
             }
         }
         Append::Closed { blocked: true }

@@ -4,7 +4,7 @@
 //! never change again, so whoever fills slot `i` has judged exactly the nodes that are there: everything carried
 //! over and slots `0..i`. A chunk is closed when its tail is full or a seal sits in the first free slot; then its
 //! set of nodes is final and a successor can be built from it.
-#![allow(unsafe_code)] // A chunk is one block: a head, then slots, then entries, reached by offsets.
+#![allow(unsafe_code)] // A chunk is one block: a head, then entries, then slots, reached by offsets.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -37,6 +37,8 @@ pub(crate) struct Chunk<T, P> {
     hi: Option<T>,
     next: *mut Bucket<T, P>,
     len: u32,
+    /// Entries that there is room for.
+    room: u32,
     slots: u32,
     /// The conditions that keep a search from the short way: bounds that some entry lacks (the union of what their
     /// pointers are tagged with), and [`CROWD`].
@@ -89,6 +91,32 @@ pub(crate) enum Tail {
     For { waiting: usize },
 }
 
+/// Tags a slot's node that nobody but its owner has followed yet, so that it may leave the slot again: whoever wants to
+/// follow it takes the tag off first, and then it stays.
+pub(crate) const UNSEEN: usize = 2;
+
+/// A slot's contents, its tag taken off: nothing, the seal, or a node that stays.
+#[inline(always)]
+pub(crate) fn settled<T, P>(pin: &Pin, slot: &AtomicPtr<Node<T, P>>) -> *mut Node<T, P> {
+    let found = pin.read(slot);
+    if found.addr() & UNSEEN == 0 { found } else { see(slot, found) }
+}
+
+/// Takes the tag off.
+#[cold]
+#[inline(never)]
+fn see<T, P>(slot: &AtomicPtr<Node<T, P>>, mut found: *mut Node<T, P>) -> *mut Node<T, P> {
+    while found.addr() & UNSEEN != 0 {
+        let seen = found.map_addr(|addr| addr & !UNSEEN);
+        // Acquire: the node, which may have left and come back since it was found, with another range.
+        match slot.compare_exchange(found, seen, Ordering::Acquire, Ordering::Acquire) {
+            Ok(_) => return seen,
+            Err(now) => found = now,
+        }
+    }
+    found
+}
+
 /// The mark that closes a tail: no node's address.
 pub(crate) fn seal<T, P>() -> *mut Node<T, P> {
     ptr::without_provenance_mut(1)
@@ -108,13 +136,14 @@ impl<T, P> Clone for ChunkRef<'_, T, P> {
 
 impl<T, P> Copy for ChunkRef<'_, T, P> {}
 
-const fn slots_offset<T, P>() -> usize {
-    size_of::<Chunk<T, P>>().next_multiple_of(align_of::<AtomicPtr<Node<T, P>>>())
+/// Entries are at a fixed place, so that a search need not wait for the head to be read.
+const fn entries_offset<T, P>() -> usize {
+    size_of::<Chunk<T, P>>().next_multiple_of(align_of::<Entry<T, P>>())
 }
 
-const fn entries_offset<T, P>(slots: usize) -> usize {
-    (slots_offset::<T, P>() + slots * size_of::<AtomicPtr<Node<T, P>>>())
-        .next_multiple_of(align_of::<Entry<T, P>>())
+/// Behind room for so many entries, which are aligned like pointers at least.
+const fn slots_offset<T, P>(room: usize) -> usize {
+    entries_offset::<T, P>() + room * size_of::<Entry<T, P>>()
 }
 
 impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
@@ -133,7 +162,8 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             Tail::Short => SLOTS / 4,
             Tail::For { waiting } => (room / 4).clamp(least, SLOTS_MAX).max((waiting / 2).min(SLOTS_QUEUE)),
         };
-        let size = entries_offset::<T, P>(slots) + room * size_of::<Entry<T, P>>();
+        let offset = slots_offset::<T, P>(room);
+        let size = offset + slots * size_of::<AtomicPtr<Node<T, P>>>();
         let chunk = context.alloc(size)?.cast::<Chunk<T, P>>();
         let raw = chunk.as_ptr();
         // SAFETY: the block is ours and `size` bytes long; the header is written by the allocation.
@@ -141,6 +171,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             (&raw mut (*raw).hi).write(hi);
             (&raw mut (*raw).next).write(next);
             (&raw mut (*raw).len).write(0);
+            (&raw mut (*raw).room).write(room as u32);
             (&raw mut (*raw).slots).write(slots as u32);
             (&raw mut (*raw).special).write(if slots > SLOTS_MAX { CROWD as u32 } else { 0 });
             (&raw mut (*raw).cool).write(0);
@@ -148,7 +179,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             (&raw mut (*raw).dead).write(AtomicU32::new(0));
             (&raw mut (*raw).passed).write(AtomicU32::new(0));
             (&raw mut (*raw).swept).write(AtomicU32::new(0));
-            let first = raw.byte_add(slots_offset::<T, P>()).cast::<AtomicPtr<Node<T, P>>>();
+            let first = raw.byte_add(offset).cast::<AtomicPtr<Node<T, P>>>();
             for slot in 0..slots {
                 first.add(slot).write(AtomicPtr::new(ptr::null_mut()));
             }
@@ -188,8 +219,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         // SAFETY: see the contract.
         unsafe {
             let len = (*raw).len;
-            let offset = entries_offset::<T, P>((*raw).slots as usize);
-            let first = raw.byte_add(offset).cast::<Entry<T, P>>();
+            let first = raw.byte_add(entries_offset::<T, P>()).cast::<Entry<T, P>>();
             first.add(len as usize).write(Entry::new(bounds, node));
             (&raw mut (*raw).len).write(len + 1);
             let crowd = if len as usize >= PART { CROWD } else { 0 };
@@ -205,8 +235,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         let raw = self.chunk.as_ptr();
         // SAFETY: see the contract.
         unsafe {
-            let offset = entries_offset::<T, P>((*raw).slots as usize);
-            let first = raw.byte_add(offset).cast::<MaybeUninit<Entry<T, P>>>();
+            let first = raw.byte_add(entries_offset::<T, P>()).cast::<MaybeUninit<Entry<T, P>>>();
             ptr::copy_nonoverlapping(entries.as_ptr(), first, entries.len());
             (&raw mut (*raw).len).write(entries.len() as u32);
             (&raw mut (*raw).special).write((*raw).special | open as u32);
@@ -262,20 +291,32 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
 
     #[inline]
     pub(crate) fn entries(self) -> &'g [Entry<T, P>] {
-        let offset = entries_offset::<T, P>(self.get().slots as usize);
-        // SAFETY: `len` entries were written behind the slots before the chunk was published.
+        // SAFETY: `len` entries were written behind the head before the chunk was published.
         unsafe {
-            let first = self.chunk.as_ptr().byte_add(offset).cast::<Entry<T, P>>();
+            let first = self.chunk.as_ptr().byte_add(entries_offset::<T, P>()).cast::<Entry<T, P>>();
             slice::from_raw_parts(first, self.get().len as usize)
         }
     }
 
     #[inline]
     pub(crate) fn slots(self) -> &'g [AtomicPtr<Node<T, P>>] {
-        // SAFETY: `slots` slots were written behind the head when the chunk was made.
+        // SAFETY: `slots` slots were written behind the entries when the chunk was made.
         unsafe {
-            let first = self.chunk.as_ptr().byte_add(slots_offset::<T, P>()).cast();
+            let first = self.chunk.as_ptr().byte_add(slots_offset::<T, P>(self.get().room as usize)).cast();
             slice::from_raw_parts(first, self.get().slots as usize)
+        }
+    }
+
+    /// One slot of the tail.
+    ///
+    /// # Safety
+    /// There are more slots than `at`.
+    #[inline]
+    pub(crate) unsafe fn slot(self, at: usize) -> &'g AtomicPtr<Node<T, P>> {
+        // SAFETY: see the contract and `slots`.
+        unsafe {
+            let offset = slots_offset::<T, P>(self.get().room as usize);
+            &*self.chunk.as_ptr().byte_add(offset).cast::<AtomicPtr<Node<T, P>>>().add(at)
         }
     }
 
@@ -293,7 +334,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
     /// The pointers to the nodes of the tail, but for the first `skipped`, all of which are there.
     fn tail(self, pin: &'g Pin, skipped: usize) -> impl Iterator<Item = *mut Node<T, P>> {
         let slots = self.slots().get(skipped..).unwrap_or_default();
-        slots.iter().map(|slot| pin.read(slot)).take_while(|node| !node.is_null() && *node != seal())
+        slots.iter().map(|slot| settled(pin, slot)).take_while(|node| !node.is_null() && *node != seal())
     }
 
     /// The nodes that a successor carries over: in the order of their arrival, without those of the tail that are
@@ -324,10 +365,11 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
     pub(crate) fn close(self) {
         for slot in self.slots() {
             let mut found = slot.load(Ordering::Relaxed);
-            if found.is_null() {
-                match slot.compare_exchange(found, seal(), Ordering::Relaxed, Ordering::Relaxed) {
-                    Ok(_) => return,
-                    Err(first) => found = first,
+            while found.is_null() || found.addr() & UNSEEN != 0 {
+                let closed = if found.is_null() { seal() } else { found.map_addr(|addr| addr & !UNSEEN) };
+                match slot.compare_exchange(found, closed, Ordering::Relaxed, Ordering::Relaxed) {
+                    Ok(_) => found = closed,
+                    Err(now) => found = now,
                 }
             }
             if found == seal() {

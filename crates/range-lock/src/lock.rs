@@ -9,7 +9,7 @@ use core::task::{Poll, Waker};
 
 use crate::epoch::{Context, DefaultEpoch, Epoch, OutOfMemory};
 use crate::error::{LockError, TryLockError};
-use crate::node::{AWAITED, CROWDED, LONE, Node, RELEASED, SHARED, WAITING, Wait, Waiters, follow};
+use crate::node::{AWAITED, CROWDED, LONE, Node, PASSING, RELEASED, SHARED, WAITING, Wait, Waiters, follow};
 use crate::request::Request;
 use crate::span::{Bounds, Span};
 use crate::sync::{Ordering, const_fn};
@@ -248,8 +248,28 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
                 Some(context) => free(context),
                 None => E::with_any(free),
             }
-        } else {
+        } else if state & PASSING == 0 || !Self::leave(node) {
             self.wake(&bounds.span(), node, Table::release(node));
+        }
+    }
+
+    /// Takes a node out of the slot that it may leave, if nobody has followed it since it went in.
+    #[inline(never)]
+    fn leave(node: NonNull<Node<T, P>>) -> bool {
+        let leave = |context: Context| {
+            // SAFETY: the caller of `release` owns the node.
+            let is_out =
+                unsafe { node.as_ref() }.place().is_some_and(|place| Table::leave(&context, node, place));
+            context.note_passing(is_out);
+            if is_out {
+                // SAFETY: nobody followed the node while the slot was untouched, and it is out of the lock.
+                unsafe { context.free_sized(node) };
+            }
+            is_out
+        };
+        match E::at_hand() {
+            Some(context) => leave(context),
+            None => E::with_any(leave),
         }
     }
 

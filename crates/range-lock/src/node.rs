@@ -20,6 +20,10 @@ pub(crate) const AWAITED: u32 = 8;
 pub(crate) const CROWDED: u32 = 32;
 /// Went into an empty lock by the fast path; read and written by the owner alone.
 pub(crate) const LONE: u32 = 16;
+/// Went into a slot that it may leave again, of the chunk that `wait` names; read and written by the owner alone.
+pub(crate) const PASSING: u32 = 64;
+/// The bits from here on are the slot, with [`PASSING`].
+const SLOT_SHIFT: u32 = 8;
 
 /// A request for a range, from its arrival to its release. `bounds` and `payload` never change once it is published.
 #[repr(C)]
@@ -27,7 +31,7 @@ pub(crate) struct Node<T, P> {
     /// `header.state` holds the bits above.
     pub(crate) header: Header,
     pub(crate) bounds: Bounds<T>,
-    /// Null unless the node ever had to wait.
+    /// Null unless the node ever had to wait. With [`PASSING`] the owner's note instead, see there.
     pub(crate) wait: AtomicPtr<Wait>,
     pub(crate) payload: P,
 }
@@ -103,6 +107,34 @@ impl<T: Ord + Copy, P: Copy> Node<T, P> {
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.state(Ordering::Relaxed) & SHARED != 0
+    }
+
+    /// Before the node is published in a slot that it may leave again, in an epoch in which the chunk was current.
+    #[inline]
+    pub(crate) fn arrive_passing(&self, chunk: NonNull<Header>, slot: usize, epoch: usize, shared: bool) {
+        self.wait.store(chunk.as_ptr().cast(), Ordering::Relaxed);
+        self.header.note(epoch);
+        let mode = if shared { SHARED } else { 0 };
+        self.header.state.store(mode | PASSING | (slot as u32) << SLOT_SHIFT, Ordering::Relaxed);
+    }
+
+    /// The chunk and the slot that the owner's node went into as one that may leave, and the epoch.
+    #[inline]
+    pub(crate) fn place(&self) -> Option<(NonNull<Header>, usize, usize)> {
+        let chunk = NonNull::new(self.wait.load(Ordering::Relaxed).cast())?;
+        Some((chunk, (self.state(Ordering::Relaxed) >> SLOT_SHIFT) as usize, self.header.noted()))
+    }
+
+    /// Takes back what the owner noted: the node stays where it is, or has not gone anywhere.
+    #[inline]
+    pub(crate) fn settle(&self) {
+        self.wait.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+
+    /// The record that the node needed to wait, to be freed with it.
+    pub(crate) fn wait_record(&self) -> Option<NonNull<Wait>> {
+        let is_note = self.state(Ordering::Relaxed) & PASSING != 0;
+        NonNull::new(self.wait.load(Ordering::Relaxed)).filter(|_| !is_note)
     }
 
     /// Before the node is published: whether it arrives as a waiter.

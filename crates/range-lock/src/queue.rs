@@ -8,7 +8,7 @@ use core::iter;
 use core::marker::PhantomData;
 use core::ptr;
 
-use crate::chunk::{ChunkRef, seal};
+use crate::chunk::{ChunkRef, seal, settled};
 use crate::epoch::Pin;
 use crate::node::{Node, follow};
 use crate::span::Bounds;
@@ -20,14 +20,16 @@ const FRONT: usize = if cfg!(heddle_loom) { 2 } else { 32 };
 const BACK: usize = 8;
 
 impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
-    /// Slots that are filled, by bisection: they fill in order.
+    /// Slots that are filled for good, by bisection: they fill in order, and only the last one's node may leave.
     #[cold]
     #[inline(never)]
     pub(crate) fn filled(self, pin: &Pin) -> usize {
-        self.slots().partition_point(|slot| {
-            let node = pin.read(slot);
-            !node.is_null() && node != seal()
-        })
+        let is_filled = |node: *mut Node<T, P>| !node.is_null() && node != seal();
+        let filled = self.slots().partition_point(|slot| is_filled(pin.read(slot)));
+        match filled.checked_sub(1) {
+            Some(last) if !is_filled(settled(pin, &self.slots()[last])) => last,
+            _ => filled,
+        }
     }
 
     /// The node at a place in the order of arrival, which is filled.

@@ -294,10 +294,10 @@ pub(crate) fn retire_replaced<T: Ord + Copy, P: Copy>(
 ///
 /// # Safety
 /// The calling context has unlinked the node, which was released.
-unsafe fn retire_node<T, P>(pin: &Pin, node: *mut Node<T, P>) {
+unsafe fn retire_node<T: Ord + Copy, P: Copy>(pin: &Pin, node: *mut Node<T, P>) {
     // SAFETY: see the contract.
     unsafe {
-        if let Some(wait) = NonNull::new((*node).wait.load(Ordering::Relaxed)) {
+        if let Some(wait) = (*node).wait_record() {
             pin.retire(wait.cast());
         }
         pin.retire(NonNull::new_unchecked(node).cast());

@@ -9,10 +9,10 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
 use crate::append::Append;
-use crate::chunk::{ChunkRef, Tail};
+use crate::chunk::{ChunkRef, Tail, UNSEEN};
 use crate::epoch::{Context, Header, OutOfMemory, Pin};
 use crate::index::Index;
-use crate::node::{LONE, Node, RELEASED, SHARED, Waiters, follow};
+use crate::node::{LONE, Node, PASSING, RELEASED, SHARED, Waiters, follow};
 use crate::span::{Bounds, Span, below};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, const_fn};
 
@@ -207,6 +207,22 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         self.head.compare_exchange(word, ptr::null_mut(), Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
+    /// Takes `node`, which went into a slot that it may leave, out of it again, if nobody has followed it; the node is
+    /// then its owner's to reuse.
+    #[inline]
+    pub(crate) fn leave(
+        context: &Context,
+        node: NonNull<Node<T, P>>,
+        (chunk, slot, epoch): (NonNull<Header>, usize, usize),
+    ) -> bool {
+        let Some(_pin) = context.pin_in(epoch) else { return false };
+        // SAFETY: the chunk was current, and had such a slot, under a pin of that epoch, and stays in place under this.
+        let slot: &AtomicPtr<Node<T, P>> = unsafe { ChunkRef::from_header(chunk).slot(slot) };
+        let unseen = node.as_ptr().map_addr(|addr| addr | UNSEEN);
+        // Release: the holder's doings, for whoever takes the slot or closes the chunk.
+        slot.compare_exchange(unseen, ptr::null_mut(), Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+
     /// Publishes `node`, which the caller owns, for its range in its mode. On [`Arrival::Refused`] and on failure it
     /// stays the caller's.
     #[inline]
@@ -315,8 +331,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         let chunk = ChunkRef::<T, P>::create(&context, None, ptr::null_mut(), 0, Tail::For { waiting: 0 })?;
         chunk.begin_with(untagged(word).cast());
         let new = chunk.header().as_ptr();
-        // Release: the chunk, and the node that the owner published with the word, which was read to get here.
-        if self.head.compare_exchange(word, new, Ordering::Release, Ordering::Relaxed).is_err() {
+        // Release: the chunk. Acquire: the node, which may have left and come back since the word was read.
+        if self.head.compare_exchange(word, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             // SAFETY: never published.
             unsafe { context.free(chunk.header()) };
         }
@@ -391,7 +407,11 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     #[inline]
     pub(crate) fn release(node: NonNull<Node<T, P>>) -> Waiters {
         // SAFETY: the caller owns the node and gives it up with this exchange.
-        let state = unsafe { &(*node.as_ptr()).header.state };
+        let node = unsafe { &*node.as_ptr() };
+        let state = &node.header.state;
+        if state.load(Ordering::Relaxed) & PASSING != 0 {
+            node.settle();
+        }
         // Release: what the holder did happens before whoever reads the bit. Acquire: the waiters' registrations.
         Waiters::of(state.swap(RELEASED, Ordering::AcqRel))
     }
@@ -421,7 +441,9 @@ impl<T, P> Table<T, P> {
             let next = unsafe { chunk_of::<T, P>(word) }.map_or(ptr::null_mut(), |chunk| {
                 for node in chunk.pointers(&pin) {
                     // SAFETY: the node is linked in this chunk alone.
-                    free(unsafe { (*node).wait.load(Ordering::Relaxed) }.cast());
+                    free(
+                        unsafe { (*node).wait_record() }.map_or(ptr::null_mut(), |wait| wait.as_ptr().cast()),
+                    );
                     free(node.cast());
                 }
                 let next = chunk.next();

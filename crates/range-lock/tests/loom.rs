@@ -13,6 +13,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+#[path = "models/passing.rs"]
+mod passing;
+
 /// The keys' data: exclusive guards over key 1 write it, shared ones read it.
 struct Watched {
     lock: RangeLock<u8>,

@@ -21,6 +21,22 @@ pub(crate) struct Header {
     pub(crate) contents: loom::cell::UnsafeCell<()>,
 }
 
+impl Header {
+    /// Keeps a number where the link is, while the block is in use.
+    #[inline]
+    pub(crate) fn note(&self, number: usize) {
+        // SAFETY: the user of a block writes this before anyone else sees it, and readers never look at it.
+        unsafe { *self.link.get() = ptr::without_provenance_mut(number) }
+    }
+
+    /// That number, for whoever noted it.
+    #[inline]
+    pub(crate) fn noted(&self) -> usize {
+        // SAFETY: the link is written again when the block is retired only, which its user has not allowed yet.
+        unsafe { (*self.link.get()).addr() }
+    }
+}
+
 /// Blocks are whole cache lines.
 pub(super) const ALIGN: usize = 64;
 

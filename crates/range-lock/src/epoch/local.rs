@@ -16,6 +16,12 @@ const BAGS: usize = 4;
 /// Lists of a bag: one for each size that is kept, one for the others.
 const LISTS: usize = CLASSES + 1;
 
+/// The most luck there is: so much is lost in half as many misses.
+const LUCK: u32 = 16;
+/// Without luck, one of so many is tried. With it, one of so many is not, so that chunks get successors without
+/// what was released, and idle buckets come together.
+const TRIES: u32 = 64;
+
 struct Bag {
     /// An epoch in which all of its blocks had been unlinked.
     epoch: usize,
@@ -31,6 +37,10 @@ impl Bag {
 }
 
 pub(super) struct Local {
+    /// How well it went with acquisitions that were to leave before another came by, up to [`LUCK`].
+    luck: u32,
+    /// Counts to [`TRIES`].
+    turn_of_pass: u32,
     /// How deep pins are nested: a comparison or a waker may come back to a range lock.
     depth: usize,
     free: [List; CLASSES],
@@ -49,6 +59,8 @@ pub(super) struct Local {
 impl Local {
     pub(super) const fn new() -> Self {
         Self {
+            luck: LUCK,
+            turn_of_pass: 0,
             depth: 0,
             free: [List::EMPTY; CLASSES],
             kept_bytes: 0,
@@ -59,6 +71,19 @@ impl Local {
             kept_back: 0,
             missed: 0,
         }
+    }
+
+    /// Whether the next one is to be tried as one that leaves before another comes by.
+    #[inline]
+    pub(super) fn may_pass(&mut self) -> bool {
+        self.turn_of_pass = (self.turn_of_pass + 1) % TRIES;
+        (self.turn_of_pass == 0) != (self.luck > 0)
+    }
+
+    /// Notes how that went. A miss costs about what two hits gain.
+    #[inline]
+    pub(super) fn note_passing(&mut self, passed: bool) {
+        self.luck = if passed { (self.luck + 1).min(LUCK) } else { self.luck.saturating_sub(2) };
     }
 
     /// Enters a pin; whether it is the outermost one.

@@ -277,11 +277,12 @@ impl Domain {
     /// Moves the epoch on. Returns an epoch below which every reader has begun later: what the caller unlinked in an
     /// earlier one is out of reach.
     fn advance(&'static self) -> (usize, usize) {
-        // Against the one in `announce`: either the scan below sees a reader, or the reader sees what is unlinked.
+        // Release: what is unlinked, for readers that begin in the new epoch; their fence behind the announcement
+        // acquires it.
+        let epoch = self.epoch.fetch_add(1, Ordering::Release);
+        // Against the one in `announce`: either the scan below sees a reader, or the reader sees what is unlinked, and
+        // that the epoch has moved on.
         fence(Ordering::SeqCst);
-        // Relaxed: the fence before it releases what is unlinked to readers that begin in the new epoch, and theirs
-        // behind the announcement acquires it.
-        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
         let mut oldest = usize::MAX;
         for participant in self.iter().chain([&self.reserve]) {
             // Acquire: its earlier reads happen before the reuse that this allows.
@@ -328,6 +329,37 @@ impl Context {
             announce(&self.participant.since, epoch);
         }
         Pin { context: *self }
+    }
+
+    /// Starts reading in an earlier pin's epoch, if that is the present one still: what was reachable under that pin
+    /// was not reused meanwhile, nor is it until this one is dropped.
+    #[inline]
+    pub(crate) fn pin_in(&self, epoch: usize) -> Option<Pin> {
+        let is_present = || self.domain.epoch.load(Ordering::Relaxed) == epoch;
+        if !is_present() {
+            return None;
+        }
+        // SAFETY: as in `pin`.
+        if unsafe { (*self.participant.local.get()).enter() } {
+            announce(&self.participant.since, epoch);
+        }
+        let pin = Pin { context: *self };
+        // Again: a scan that missed the announcement has moved the epoch on before.
+        is_present().then_some(pin)
+    }
+
+    /// Whether an acquisition is likely to leave before another comes by, as this participant's last ones did or not.
+    #[inline]
+    pub(crate) fn may_pass(&self) -> bool {
+        // SAFETY: as in `pin`.
+        cfg!(heddle_loom) || unsafe { (*self.participant.local.get()).may_pass() }
+    }
+
+    /// Notes whether one has.
+    #[inline]
+    pub(crate) fn note_passing(&self, passed: bool) {
+        // SAFETY: as in `pin`.
+        unsafe { (*self.participant.local.get()).note_passing(passed) }
     }
 
     /// A block of at least `size` bytes, aligned to 64, its header written.
@@ -481,6 +513,12 @@ impl Pin {
     #[inline]
     pub(crate) fn context(&self) -> Context {
         self.context
+    }
+
+    /// The epoch that keeps things in place: that of the outermost pin.
+    #[inline]
+    pub(crate) fn since(&self) -> usize {
+        self.context.participant.since.load(Ordering::Relaxed)
     }
 
     /// Lets a block go that this context has unlinked.
