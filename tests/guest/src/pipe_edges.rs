@@ -100,7 +100,7 @@ fn a_write_counts_what_lies_before_missing_memory() -> Outcome {
     let mut buffer = vec![0; 16 * PAGE];
     expect_eq!(read(&reader, &mut buffer), Ok(13 * PAGE + count));
     expect!(buffer[13 * PAGE..][..count] == good[..count]);
-    // What was not written took no room.
+    // Bytes that were not written took no room.
     expect_eq!(write(&writer, &vec![8; 16 * PAGE]), Ok(16 * PAGE));
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! last unmounting must not keep others from running longer the more files there are.
 //!
 //! Whoever unmounts goes on until nothing is left that was there when it began, as in Linux, where umount(2) returns
-//! when the memory is free: what others unmount meanwhile is theirs. What ends otherwise, with a process or a
+//! when the memory is free: what others unmount meanwhile is theirs. A tree that ends otherwise, with a process or a
 //! descriptor, is left to a coroutine.
 
 use alloc::collections::VecDeque;
@@ -31,7 +31,7 @@ struct TreeRemains {
     number: u64,
 }
 
-/// What has been left, the oldest first.
+/// Trees that have been left, the oldest first.
 struct LeftTrees {
     trees: VecDeque<TreeRemains>,
     /// How many trees have been left so far.
