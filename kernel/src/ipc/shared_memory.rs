@@ -354,16 +354,18 @@ pub fn shmdt(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// `struct shmid64_ds`.
-fn description(who: &Credentials, id: i32, key: i32, segment: &SharedSegment) -> [u64; 14] {
+fn description(viewer: &Thread, id: i32, key: i32, segment: &SharedSegment) -> [u64; 14] {
+    let who = viewer.credentials();
+    let shown = |pid| u64::from(viewer.process.shown(pid) as u32);
     let state = segment.state.lock();
     let mut words = [0; 14];
-    words[..6].copy_from_slice(&crate::ipc::permission_words(who, id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(&who, id, key, &state.permissions));
     words[6..12].copy_from_slice(&[
         segment.bytes as u64,
         state.attached_s,
         state.detached_s,
         state.changed_s,
-        u64::from(state.creator as u32) | u64::from(state.last as u32) << 32,
+        shown(state.creator) | shown(state.last) << 32,
         state.attachments,
     ]);
     words
@@ -471,7 +473,7 @@ fn resident_pages(ipc: &IpcNamespace) -> u64 {
 ///
 /// # Errors
 /// The text's: there is no memory.
-pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt::Result {
+pub fn show(ipc: &IpcNamespace, pids: &Pids, who: &Credentials, text: &mut impl Write) -> fmt::Result {
     writeln!(
         text,
         "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
@@ -482,9 +484,10 @@ pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt
         place = next;
         let resident = segment.memory.resident_pages() * PAGE_SIZE;
         let state = segment.state.lock();
+        let [creator, last] = [state.creator, state.last].map(|pid| shown(pid, pids));
         let p = &state.permissions;
         write!(text, "{key:10} {id:10}  {:4o} {:21} ", p.mode, segment.bytes)?;
-        write!(text, "{:5} {:5}  {:5} ", state.creator, state.last, state.attachments)?;
+        write!(text, "{:5} {:5}  {:5} ", creator, last, state.attachments)?;
         write!(text, "{} ", crate::ipc::shown(p, who))?;
         write!(text, "{:10} {:10} {:10} ", state.attached_s, state.detached_s, state.changed_s)?;
         writeln!(text, "{resident:21} {:21}", 0)?;
