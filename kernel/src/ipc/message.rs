@@ -16,7 +16,9 @@ use crate::ipc::namespace::IpcNamespace;
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE};
 use crate::memory::{Space, fallible};
 use crate::process::Credentials;
+use crate::process::Thread;
 use crate::process::namespaces::IpcSpace;
+use crate::process::pid_namespace::{Pids, shown};
 use crate::process::user_namespace::Users;
 use crate::sync::SpinLock;
 use crate::wait::operation::{Operation, WaitOptions};
@@ -299,7 +301,7 @@ pub fn msgctl(call: &mut Call<'_>) -> SyscallResult {
             if command != MSG_STAT_ANY {
                 crate::ipc::check(ipc.owner(), &messages.permissions(), &who, READ)?;
             }
-            crate::ipc::put_words(call, buffer, &description(&who, id, key, &messages))?;
+            crate::ipc::put_words(call, buffer, &description(call.thread, id, key, &messages))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {

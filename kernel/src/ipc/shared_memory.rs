@@ -23,7 +23,9 @@ use crate::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ};
 use crate::memory::source::{Object as Backing, SharedMemory};
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{MapSource, PageRef, Space, fallible};
+use crate::process::Thread;
 use crate::process::namespaces::IpcSpace;
+use crate::process::pid_namespace::{Pids, shown};
 use crate::process::{Credentials, Resource};
 use crate::sync::SpinLock;
 
@@ -407,7 +409,7 @@ pub fn shmctl(call: &mut Call<'_>) -> SyscallResult {
             if command != SHM_STAT_ANY {
                 crate::ipc::check(ipc.owner(), &segment.permissions(), &who, READ)?;
             }
-            crate::ipc::put_words(call, buffer, &description(&who, id, key, &segment))?;
+            crate::ipc::put_words(call, buffer, &description(call.thread, id, key, &segment))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {

@@ -14,7 +14,7 @@ use crate::fs::offer::{OfferPlace, ReadOffer};
 use crate::memory::fallible;
 use crate::net::in_flight::InFlightCharge;
 use crate::net::{Address, Style, collector};
-use crate::process::{Credentials, Thread};
+use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::wait::node::WaitNode;
 use crate::wait::queue::{Events, WaitQueue, Watch};

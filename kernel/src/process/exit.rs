@@ -10,9 +10,7 @@ use linux_raw_sys::general as linux;
 use crate::call::asynchronous;
 use crate::process::table::REAPER_PID;
 use crate::process::thread_group::ProcessLayout;
-use crate::process::{
-    ExitStatus, Group, Process, Session, Thread, acct, futex, pid_namespace, table, vfork,
-};
+use crate::process::{ExitStatus, Group, Process, Session, Thread, acct, futex, pid_namespace, table, vfork};
 use crate::signal;
 use crate::wait::queue::Events;
 

@@ -11,8 +11,8 @@ use crate::fs::mount::{self, MountNamespace, next_namespace_number};
 use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::process::host_name::UtsNamespace;
-use crate::process::pid_namespace::{self, PidNamespace, Pids};
 use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
+use crate::process::pid_namespace::{self, PidNamespace, Pids};
 use crate::process::user_namespace::Users;
 
 /// An IPC namespace, whose objects are known further up.
@@ -75,8 +75,7 @@ static INITIAL: spin::Once<Arc<Namespaces>> = spin::Once::new();
 
 impl Namespaces {
     /// The flags of clone(2) for the kinds that there are.
-    pub const KINDS: u32 =
-        linux::CLONE_NEWNS
+    pub const KINDS: u32 = linux::CLONE_NEWNS
         | linux::CLONE_NEWUTS
         | linux::CLONE_NEWIPC
         | linux::CLONE_NEWCGROUP

@@ -83,9 +83,12 @@ impl PidNames {
     /// The number in a namespace, 0 if the thread isn't there.
     fn of(&self, namespace: &PidNamespace) -> i32 {
         let index = namespace.level as usize - 1;
-        self.0.get(index).map_or(0, |(numbers, number)| {
-            if Arc::ptr_eq(numbers, &namespace.numbers) { *number } else { 0 }
-        })
+        self.0.get(index).map_or(
+            0,
+            |(numbers, number)| {
+                if Arc::ptr_eq(numbers, &namespace.numbers) { *number } else { 0 }
+            },
+        )
     }
 
     /// Enters the numbers, for which there is room.
@@ -123,7 +126,6 @@ impl PidNames {
             }
         }
     }
-
 }
 
 impl PidNamespace {
@@ -141,8 +143,7 @@ impl PidNamespace {
         }
         let counted = CountedNamespace::new(maker, NamespaceKind::Pids)?;
         let state = NumbersInUse { used: Vec::new(), last: 0, init: 0, is_closed: false };
-        let numbers =
-            fallible::try_arc(PidNumbers { state: SpinLock::new(state), freed: WaitQueue::new() })?;
+        let numbers = fallible::try_arc(PidNumbers { state: SpinLock::new(state), freed: WaitQueue::new() })?;
         let parent = parent.clone();
         fallible::try_arc(Self { number: next_namespace_number(), parent, level, numbers, counted })
     }

@@ -188,7 +188,8 @@ const SYSFS_MAGIC: u32 = linux_raw_sys::general::SYSFS_MAGIC;
 /// # Errors
 /// `ENOMEM`.
 pub fn mount(view: Pids) -> Result<Arc<Mount>, Errno> {
-    let root = fallible::try_arc(ProcNode { item: &table::ROOT, subject: Subject { view, ..Subject::NOTHING } })?;
+    let root =
+        fallible::try_arc(ProcNode { item: &table::ROOT, subject: Subject { view, ..Subject::NOTHING } })?;
     Mount::new(Dentry::new(root, None, b"")?, "proc", b"proc", 0)
 }
 

@@ -144,10 +144,7 @@ pub(super) fn pids(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Li
 }
 
 /// `/proc/PID/ns/pid_for_children`: there is none before the namespace has a process.
-pub(super) fn pids_of_children(
-    subject: &Subject,
-    viewer: Option<&Arc<Thread>>,
-) -> Result<LinkTarget, Errno> {
+pub(super) fn pids_of_children(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     let pids = link::check(subject, viewer)?.namespaces().pids.clone();
     if pids.as_ref().is_some_and(|pids| !pids.has_init()) {
         return Err(Errno::ENOENT);

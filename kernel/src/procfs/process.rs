@@ -148,7 +148,8 @@ pub fn statistics(subject: &Subject, text: &mut Text) -> Shown {
     text.bytes(trim(&name_of(subject)))?;
     let (group, session) = (process.group(), process.session());
     let terminal = session.terminal();
-    let (device, foreground) = terminal.map_or((0, -1), |tty| (tty.device(), subject.shown(tty.foreground_group())));
+    let (device, foreground) =
+        terminal.map_or((0, -1), |tty| (tty.device(), subject.shown(tty.foreground_group())));
     let counts = match (&thread, subject.tid) {
         (Some(thread), Some(_)) => thread.counts(),
         _ => process.counts(),
@@ -208,7 +209,8 @@ pub fn status(subject: &Subject, viewer: &Credentials, text: &mut Text) -> Shown
     let thread = subject.thread().ok();
     text.bytes(b"Name:\t")?;
     text.escaped(trim(&name_of(subject)), b"\n\\")?;
-    let tracer = thread.as_ref().and_then(|thread| thread.tracer()).map_or(0, |tracer| subject.shown(tracer.tid()));
+    let tracer =
+        thread.as_ref().and_then(|thread| thread.tracer()).map_or(0, |tracer| subject.shown(tracer.tid()));
     let umask = thread.as_ref().map_or(0, |thread| thread.directories().umask());
     let state = state_of(subject);
     let word = match state {

@@ -11,6 +11,7 @@ use crate::fs::buffer::IoSegment;
 use crate::fs::{IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::net::{Address, Ancillary, Inbox, PeerIdentity, ReceiveHow, Received, Socket, Style, find_target};
+use crate::process::pid_namespace;
 use crate::syscall::fs::read_write::many;
 use crate::syscall::fs::transfer::{Segments, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};
@@ -265,7 +266,8 @@ fn check_identity(call: &Call<'_>, data: &[u8]) -> Result<PeerIdentity, Errno> {
         gid: who.group(u32::from_ne_bytes(number(2)?))?,
     };
     let owner = pid_namespace::owner(&call.thread.process.pids);
-    let may_claim = (claimed.pid == call.thread.process.pid || who.is_capable_in(&owner, linux::CAP_SYS_ADMIN))
+    let may_claim = (claimed.pid == call.thread.process.pid
+        || who.is_capable_in(&owner, linux::CAP_SYS_ADMIN))
         && ([who.uid, who.euid, who.suid].contains(&claimed.uid) || who.has_capability(linux::CAP_SETUID))
         && ([who.gid, who.egid, who.sgid].contains(&claimed.gid) || who.has_capability(linux::CAP_SETGID));
     if !may_claim {

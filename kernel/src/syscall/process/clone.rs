@@ -120,7 +120,8 @@ pub fn clone3(call: &mut Call<'_>) -> SyscallResult {
     let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, set_tid, set_tid_size, _] =
         words;
     let old = u64::from(linux::CLONE_DETACHED | linux::CSIGNAL);
-    let is_unsupported = flags & old != 0 || (set_tid != 0) != (set_tid_size != 0) || set_tid_size > DEPTH_MAX;
+    let is_unsupported =
+        flags & old != 0 || (set_tid != 0) != (set_tid_size != 0) || set_tid_size > DEPTH_MAX;
     let both = u64::from(linux::CLONE_PIDFD | linux::CLONE_PARENT_SETTID);
     let is_one_place = flags & both == both && pidfd == parent_tid;
     if is_unsupported || is_one_place || exit_signal > 64 || (stack == 0) != (stack_bytes == 0) {
