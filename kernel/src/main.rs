@@ -32,6 +32,8 @@ pub mod wait;
 fn main() -> ! {
     log::install();
     ::log::info!("heddle {} on {} CPU", env!("CARGO_PKG_VERSION"), arch::cpu::count());
+    arch::mitigations::report();
+    arch::paravirt::report();
     sched::usage::note_start_phase("entry");
     memory::initialize();
     sched::usage::note_start_phase("frames");

@@ -141,5 +141,5 @@ pub fn of_cpu(number: usize) -> CpuUsage {
     // The estimate of the kernel's part grows in steps, but no figure goes back; the rest is the kernel's.
     let (user_ns, idle_ns) = (told(0, user_ns), told(2, idle_ns));
     let system_ns = told(1, now_ns().saturating_sub(idle_ns).saturating_sub(user_ns));
-    CpuUsage { user_ns, system_ns, idle_ns }
+    CpuUsage { user_ns, system_ns, idle_ns, stolen_ns: arch::paravirt::stolen_ns(number) }
 }
