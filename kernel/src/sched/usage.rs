@@ -86,6 +86,8 @@ pub struct CpuUsage {
     pub system_ns: u64,
     /// Halted.
     pub idle_ns: u64,
+    /// Taken by the host, as far as it tells.
+    pub stolen_ns: u64,
 }
 
 /// A thread has this CPU from now on. Whoever calls this knows what the pointer leads to, and that it does until

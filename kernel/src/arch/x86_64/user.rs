@@ -81,6 +81,15 @@ pub unsafe fn copy_to(to: usize, from: *const u8, length: usize) -> Result<(), S
     outcome(length, unsafe { heddle_user_copy(masked(to) as *mut u8, from, length) })
 }
 
+/// Copies between two places of the kernel's, of which programs may write one at the same time.
+///
+/// # Safety
+/// `from` is valid for reads of `length` bytes and `to` for writes, but for races with programs.
+pub unsafe fn copy_raced(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: the caller's promise; assembly copies bytes that change meanwhile without harm.
+    unsafe { heddle_user_copy(to, from, length) };
+}
+
 /// Fills user memory with zeros.
 ///
 /// # Errors

@@ -44,8 +44,8 @@ use heddle_abi::boot::{KEY_PCID, KEY_SLOTS};
 use heddle_kernel_core::mapping::Mappings;
 use heddle_kernel_core::tlb::roots::Identity;
 
-use crate::arch::paging;
 use crate::arch::paging::PageTableEntry;
+use crate::arch::{mitigations, paging};
 use crate::boot;
 use crate::error::Errno;
 use crate::memory::counters::count;
