@@ -88,7 +88,10 @@ pub const USER_KEYS: [(&str, Option<&[&str]>); 8] = [
     (KEY_SPACE_LOCK, Some(&["ranges", "one"])),
     (KEY_PCID, Some(&["on", "off"])),
     (KEY_CLEAR_CPUID, Some(&["smap", "xsave", "smap,xsave", "x2apic", "tsc_deadline_timer", "kvm"])),
-    (KEY_SET_CPUID, Some(&["md_clear", "spec_ctrl", "erms", "md_clear,spec_ctrl", "md_clear,spec_ctrl,erms"])),
+    (
+        KEY_SET_CPUID,
+        Some(&["md_clear", "spec_ctrl", "erms", "md_clear,spec_ctrl", "md_clear,spec_ctrl,erms"]),
+    ),
     (KEY_MITIGATIONS, Some(&["auto", "off"])),
     (KEY_SLOTS, None),
     (KEY_TSC, None),

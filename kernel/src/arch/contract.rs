@@ -133,7 +133,7 @@ mod user {
     const _: unsafe fn(*mut u8, usize, usize) -> Result<(), Stopped> = offered::copy_from;
     const _: unsafe fn(usize, *const u8, usize) -> Result<(), Stopped> = offered::copy_to;
     const _: unsafe fn(usize, usize) -> Result<(), Stopped> = offered::clear;
-    const _: unsafe fn(*mut u8, *const u8, usize) = offered::copy_raced;
+    const _: fn(usize) -> usize = offered::masked;
     const _: unsafe fn(usize) -> Result<u32, Stopped> = offered::load;
     const _: unsafe fn(usize, u32, u32) -> Result<u32, Stopped> = offered::compare_exchange;
     #[cfg(feature = "checking")]

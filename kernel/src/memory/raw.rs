@@ -62,7 +62,7 @@ impl<'a> FrameSlice<'a> {
     pub fn read(&self, bytes: &mut [u8]) {
         assert!(bytes.len() == self.length);
         // SAFETY: this memory is there (`new`), and `bytes` is valid for its length; neither copy can fault.
-        unsafe { copy::copy_raced(bytes.as_mut_ptr(), self.start, self.length) };
+        let _ = unsafe { copy::copy_from(bytes.as_mut_ptr(), self.start as usize, self.length) };
     }
 
     /// Copies `bytes`, which is as long, over all of it.
@@ -72,6 +72,6 @@ impl<'a> FrameSlice<'a> {
     pub fn write(&self, bytes: &[u8]) {
         assert!(bytes.len() == self.length);
         // SAFETY: as in `read`; that the page may be written is the lender's promise.
-        unsafe { copy::copy_raced(self.start, bytes.as_ptr(), self.length) };
+        let _ = unsafe { copy::copy_to(self.start as usize, bytes.as_ptr(), self.length) };
     }
 }

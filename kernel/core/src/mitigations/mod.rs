@@ -161,7 +161,10 @@ impl Plan {
             Branches::Enhanced | Branches::OnEntry => SPEC_CTRL_IBRS,
             Branches::Free | Branches::Automatic => 0,
         };
-        if branches == Branches::Enhanced && processor.has(Fault::SpectreV2) && processor.can_restrain_history() {
+        if branches == Branches::Enhanced
+            && processor.has(Fault::SpectreV2)
+            && processor.can_restrain_history()
+        {
             spec_ctrl |= SPEC_CTRL_BHI;
         }
         Self {

@@ -45,11 +45,8 @@ fn a_processor_that_offers_nothing_is_left_alone_and_said_to_be_vulnerable() {
 
 #[test]
 fn skylake_with_microcode_gets_ibrs_on_entry_a_barrier_and_clean_buffers() {
-    let skylake = Processor {
-        leaf7_ebx: EBX_RTM,
-        leaf7_edx: EDX_MD_CLEAR | EDX_SPEC_CTRL | EDX_FLUSH_L1D,
-        ..INTEL
-    };
+    let skylake =
+        Processor { leaf7_ebx: EBX_RTM, leaf7_edx: EDX_MD_CLEAR | EDX_SPEC_CTRL | EDX_FLUSH_L1D, ..INTEL };
     let plan = Plan::of(&skylake);
     assert_eq!(plan.branches, Branches::OnEntry);
     assert_eq!(plan.spec_ctrl, SPEC_CTRL_IBRS);
@@ -63,7 +60,14 @@ fn skylake_with_microcode_gets_ibrs_on_entry_a_barrier_and_clean_buffers() {
         "Mitigation: IBRS; IBPB: conditional; STIBP: disabled; RSB filling; BHI: Vulnerable"
     );
     let names: Vec<_> = skylake.bugs().collect();
-    assert!(names.starts_with(&["cpu_meltdown", "spectre_v1", "spectre_v2", "spec_store_bypass", "l1tf", "mds"]));
+    assert!(names.starts_with(&[
+        "cpu_meltdown",
+        "spectre_v1",
+        "spectre_v2",
+        "spec_store_bypass",
+        "l1tf",
+        "mds"
+    ]));
 }
 
 #[test]

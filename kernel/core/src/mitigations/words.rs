@@ -3,7 +3,8 @@
 use core::fmt::{Result, Write};
 
 use crate::mitigations::{
-    AMD_IBRS, BHI_NO, Branches, EDX_SPEC_CTRL, Fault, MDS_NO, Plan, Processor, SPEC_CTRL_BHI, STALE_NO, Vendor,
+    AMD_IBRS, BHI_NO, Branches, EDX_SPEC_CTRL, Fault, MDS_NO, Plan, Processor, SPEC_CTRL_BHI, STALE_NO,
+    Vendor,
 };
 
 const NOT_AFFECTED: &str = "Not affected";

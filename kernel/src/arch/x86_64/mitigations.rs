@@ -11,9 +11,9 @@ use ::x86_64::registers::model_specific::Efer;
 use heddle_abi::boot::{KEY_CLEAR_CPUID, KEY_MITIGATIONS, KEY_SET_CPUID};
 use heddle_kernel_core::mitigations::{Branches, Fault, Plan, Processor, Vendor};
 
+use crate::arch::x86_64::cpu;
 use crate::arch::x86_64::local::MAX_CPUS;
 use crate::arch::x86_64::user::{copy_by_bytes, patch, read_register, write_register};
-use crate::arch::x86_64::cpu;
 use crate::boot;
 
 const SPEC_CTRL: u32 = 0x48;
@@ -114,9 +114,11 @@ pub(super) fn install() {
         patch_clear(&raw const heddle_site_clear_iret);
     }
     if plan.fences_entry {
-        for site in
-            [&raw const heddle_site_fence_trap, &raw const heddle_site_fence_kernel, &raw const heddle_site_fence_debug]
-        {
+        for site in [
+            &raw const heddle_site_fence_trap,
+            &raw const heddle_site_fence_kernel,
+            &raw const heddle_site_fence_debug,
+        ] {
             patch(site, &LFENCE);
         }
     }

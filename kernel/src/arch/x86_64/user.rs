@@ -8,8 +8,8 @@
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::arch::x86_64::{local, paging};
 use crate::arch::x86_64::local::MAX_CPUS;
+use crate::arch::x86_64::{local, paging};
 
 global_asm!(include_str!("user.s"), options(att_syntax, raw));
 
@@ -46,8 +46,9 @@ fn outcome(length: usize, left: usize) -> Result<(), Stopped> {
 
 /// The same address if it lies in the lower half, and one that nobody has otherwise: a processor that runs ahead of the
 /// check that an address is a program's must not load from the kernel's half.
+#[must_use]
 #[inline(always)]
-fn masked(address: usize) -> usize {
+pub fn masked(address: usize) -> usize {
     let (mut result, sign): (usize, usize) = (address, address);
     // SAFETY: computes with two registers. The compiler, which believes in the check, must not leave it out.
     unsafe {
@@ -66,7 +67,7 @@ fn masked(address: usize) -> usize {
 /// `from..from + length` lies in the lower half, and `to` is valid for writes of `length` bytes.
 pub unsafe fn copy_from(to: *mut u8, from: usize, length: usize) -> Result<(), Stopped> {
     // SAFETY: the caller's promise; user memory may fault, which the fixup table turns into a short count.
-    outcome(length, unsafe { heddle_user_copy(to, masked(from) as *const u8, length) })
+    outcome(length, unsafe { heddle_user_copy(to, from as *const u8, length) })
 }
 
 /// Copies to user memory.
@@ -78,16 +79,7 @@ pub unsafe fn copy_from(to: *mut u8, from: usize, length: usize) -> Result<(), S
 /// `to..to + length` lies in the lower half, and `from` is valid for reads of `length` bytes.
 pub unsafe fn copy_to(to: usize, from: *const u8, length: usize) -> Result<(), Stopped> {
     // SAFETY: as in `copy_from`.
-    outcome(length, unsafe { heddle_user_copy(masked(to) as *mut u8, from, length) })
-}
-
-/// Copies between two places of the kernel's, of which programs may write one at the same time.
-///
-/// # Safety
-/// `from` is valid for reads of `length` bytes and `to` for writes, but for races with programs.
-pub unsafe fn copy_raced(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: the caller's promise; assembly copies bytes that change meanwhile without harm.
-    unsafe { heddle_user_copy(to, from, length) };
+    outcome(length, unsafe { heddle_user_copy(to as *mut u8, from, length) })
 }
 
 /// Fills user memory with zeros.
@@ -99,7 +91,7 @@ pub unsafe fn copy_raced(to: *mut u8, from: *const u8, length: usize) {
 /// `to..to + length` lies in the lower half.
 pub unsafe fn clear(to: usize, length: usize) -> Result<(), Stopped> {
     // SAFETY: as in `copy_from`.
-    outcome(length, unsafe { heddle_user_clear(masked(to) as *mut u8, length) })
+    outcome(length, unsafe { heddle_user_clear(to as *mut u8, length) })
 }
 
 /// Loads an aligned word of user memory in one access.
@@ -112,7 +104,7 @@ pub unsafe fn clear(to: usize, length: usize) -> Result<(), Stopped> {
 pub unsafe fn load(from: usize) -> Result<u32, Stopped> {
     let mut value = 0;
     // SAFETY: as in `copy_from`; `value` is this function's own.
-    outcome(4, 4 * unsafe { heddle_user_load(masked(from) as *const u32, &raw mut value) })?;
+    outcome(4, 4 * unsafe { heddle_user_load(from as *const u32, &raw mut value) })?;
     Ok(value)
 }
 
@@ -126,7 +118,7 @@ pub unsafe fn load(from: usize) -> Result<u32, Stopped> {
 pub unsafe fn compare_exchange(at: usize, expected: u32, new: u32) -> Result<u32, Stopped> {
     let mut found = 0;
     // SAFETY: as in `load`.
-    outcome(4, 4 * unsafe { heddle_user_exchange(masked(at) as *mut u32, expected, new, &raw mut found) })?;
+    outcome(4, 4 * unsafe { heddle_user_exchange(at as *mut u32, expected, new, &raw mut found) })?;
     Ok(found)
 }
 

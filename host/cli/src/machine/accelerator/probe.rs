@@ -119,9 +119,8 @@ mod tests {
             watch(&mut &near).unwrap()
         };
         assert_eq!(watched(b""), None);
-        let kvm = |is_fast, has_smap, has_xsave| {
-            Some(Kvm { is_fast, has_smap, has_xsave, has_capabilities: true })
-        };
+        let kvm =
+            |is_fast, has_smap, has_xsave| Some(Kvm { is_fast, has_smap, has_xsave, has_capabilities: true });
         assert_eq!(watched(b"SFAX"), kvm(true, true, true));
         assert_eq!(watched(b"SFA"), kvm(true, true, false));
         assert_eq!(watched(b"SF"), kvm(true, false, false));
