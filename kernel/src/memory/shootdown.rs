@@ -248,9 +248,9 @@ impl PendingFlush {
         }
     }
 
-    /// Waits on the spot until all CPUs have flushed. For when nothing else is possible: no memory to put things off. No
-    /// spinlock may be held: CPUs in the kernel are waited for. Others that wait so are no obstacle, since who waits
-    /// flushes meanwhile.
+    /// Waits on the spot until all CPUs have flushed. For when nothing else is possible: no memory to put things off.
+    /// No spinlock may be held: CPUs in the kernel are waited for. Others that wait so are no obstacle, since who
+    /// waits flushes meanwhile.
     pub fn spin(self) {
         #[cfg(feature = "checking")]
         crate::sync::order::expect_none("while all CPUs flush");

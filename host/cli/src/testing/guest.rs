@@ -53,7 +53,7 @@ const fn processor(name: &'static str, options: &'static [&'static str]) -> Test
     TestMachine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
 }
 
-const MACHINES: [TestMachine; 16] = [
+const MACHINES: [TestMachine; 17] = [
     TestMachine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
     TestMachine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
     TestMachine {

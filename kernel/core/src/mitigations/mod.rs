@@ -37,7 +37,7 @@ impl Vendor {
 
 /// A processor's words about itself that matter here. Words that it does not have are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Processor {
+pub struct ProcessorModel {
     /// Its maker.
     pub vendor: Vendor,
     /// Family and model, the extended parts included.
@@ -155,7 +155,7 @@ impl Plan {
 
     /// All that the processor asks for and offers.
     #[must_use]
-    pub fn of(processor: &Processor) -> Self {
+    pub fn of(processor: &ProcessorModel) -> Self {
         let branches = processor.branches();
         let mut spec_ctrl = match branches {
             Branches::Enhanced | Branches::OnEntry => SPEC_CTRL_IBRS,
@@ -177,7 +177,7 @@ impl Plan {
     }
 }
 
-impl Processor {
+impl ProcessorModel {
     fn is(&self, vendor: Vendor) -> bool {
         self.vendor == vendor
     }

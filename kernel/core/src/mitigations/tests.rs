@@ -1,6 +1,8 @@
+//! Processors with their words about themselves, and what is said and done about each.
+
 use super::*;
 
-const INTEL: Processor = Processor {
+const INTEL: ProcessorModel = ProcessorModel {
     vendor: Vendor::Intel,
     family: 6,
     model: 0x55,
@@ -12,9 +14,9 @@ const INTEL: Processor = Processor {
     extended21_ecx: 0,
     capabilities: 0,
 };
-const AMD: Processor = Processor { vendor: Vendor::Amd, family: 0x19, model: 1, ..INTEL };
+const AMD: ProcessorModel = ProcessorModel { vendor: Vendor::Amd, family: 0x19, model: 1, ..INTEL };
 
-fn words(processor: &Processor, plan: &Plan, fault: Fault) -> String {
+fn words(processor: &ProcessorModel, plan: &Plan, fault: Fault) -> String {
     let mut text = String::new();
     processor.describe(fault, plan, &mut text).unwrap();
     text
@@ -45,8 +47,11 @@ fn a_processor_that_offers_nothing_is_left_alone_and_said_to_be_vulnerable() {
 
 #[test]
 fn skylake_with_microcode_gets_ibrs_on_entry_a_barrier_and_clean_buffers() {
-    let skylake =
-        Processor { leaf7_ebx: EBX_RTM, leaf7_edx: EDX_MD_CLEAR | EDX_SPEC_CTRL | EDX_FLUSH_L1D, ..INTEL };
+    let skylake = ProcessorModel {
+        leaf7_ebx: EBX_RTM,
+        leaf7_edx: EDX_MD_CLEAR | EDX_SPEC_CTRL | EDX_FLUSH_L1D,
+        ..INTEL
+    };
     let plan = Plan::of(&skylake);
     assert_eq!(plan.branches, Branches::OnEntry);
     assert_eq!(plan.spec_ctrl, SPEC_CTRL_IBRS);
@@ -72,7 +77,7 @@ fn skylake_with_microcode_gets_ibrs_on_entry_a_barrier_and_clean_buffers() {
 
 #[test]
 fn off_means_that_nothing_is_done_and_nothing_claimed() {
-    let skylake = Processor { leaf7_edx: EDX_MD_CLEAR | EDX_SPEC_CTRL, ..INTEL };
+    let skylake = ProcessorModel { leaf7_edx: EDX_MD_CLEAR | EDX_SPEC_CTRL, ..INTEL };
     for fault in [Fault::Meltdown, Fault::Mds, Fault::SpectreV1, Fault::SpectreV2, Fault::Retbleed] {
         assert!(words(&skylake, &Plan::NOTHING, fault).starts_with("Vulnerable"), "{fault:?}");
     }
@@ -81,7 +86,7 @@ fn off_means_that_nothing_is_done_and_nothing_claimed() {
 
 #[test]
 fn enhanced_ibrs_is_set_once_and_with_it_the_history_restrained() {
-    let sapphire = Processor {
+    let sapphire = ProcessorModel {
         model: 0x8f,
         leaf7_edx: EDX_MD_CLEAR | EDX_SPEC_CTRL,
         leaf7_2_edx: SUBLEAF2_BHI_CTRL,
@@ -100,15 +105,15 @@ fn enhanced_ibrs_is_set_once_and_with_it_the_history_restrained() {
 
 #[test]
 fn amd_never_had_meltdown_and_has_its_own_faults() {
-    let zen3 = Processor { extended8_ebx: AMD_IBPB | AMD_IBRS, extended21_eax: AMD_VERW_CLEAR, ..AMD };
+    let zen3 = ProcessorModel { extended8_ebx: AMD_IBPB | AMD_IBRS, extended21_eax: AMD_VERW_CLEAR, ..AMD };
     let plan = Plan::of(&zen3);
     assert_eq!(words(&zen3, &plan, Fault::Meltdown), "Not affected");
     assert_eq!(words(&zen3, &plan, Fault::Mds), "Not affected");
     assert_eq!(words(&zen3, &plan, Fault::SpecRstackOverflow), "Vulnerable");
     assert_eq!(words(&zen3, &plan, Fault::Tsa), "Mitigation: Clear CPU buffers");
-    let zen4 = Processor { extended21_eax: AMD_AUTO_IBRS | AMD_SRSO_NO, ..AMD };
+    let zen4 = ProcessorModel { extended21_eax: AMD_AUTO_IBRS | AMD_SRSO_NO, ..AMD };
     assert_eq!(Plan::of(&zen4).branches, Branches::Automatic);
     assert_eq!(words(&zen4, &Plan::of(&zen4), Fault::SpecRstackOverflow), "Not affected");
-    let emulated = Processor { family: 0xf, model: 107, ..AMD };
+    let emulated = ProcessorModel { family: 0xf, model: 107, ..AMD };
     assert_eq!(emulated.bugs().collect::<Vec<_>>(), ["spectre_v1", "spectre_v2"]);
 }

@@ -3,7 +3,7 @@
 use core::fmt::{Result, Write};
 
 use crate::mitigations::{
-    AMD_IBRS, BHI_NO, Branches, EDX_SPEC_CTRL, Fault, MDS_NO, Plan, Processor, SPEC_CTRL_BHI, STALE_NO,
+    AMD_IBRS, BHI_NO, Branches, EDX_SPEC_CTRL, Fault, MDS_NO, Plan, ProcessorModel, SPEC_CTRL_BHI, STALE_NO,
     Vendor,
 };
 
@@ -32,7 +32,7 @@ const BUGS: [(Fault, &str); 16] = [
     (Fault::Tsa, "tsa"),
 ];
 
-impl Processor {
+impl ProcessorModel {
     /// The names of its faults.
     pub fn bugs(&self) -> impl Iterator<Item = &'static str> {
         BUGS.iter().filter(|(fault, _)| self.has(*fault)).map(|(_, name)| *name)

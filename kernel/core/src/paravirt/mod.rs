@@ -81,7 +81,7 @@ impl ClockPage {
     }
 }
 
-/// What the host says of a processor's own time (`struct kvm_steal_time`).
+/// The host's words about a processor's time (`struct kvm_steal_time`).
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct StealPage {

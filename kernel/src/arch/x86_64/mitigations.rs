@@ -1,5 +1,5 @@
-//! What this machine's processors have of `kernel/core`'s `mitigations`, and the measures: patched instructions at the
-//! entries (trap.s), registers of each CPU, and the barrier between isolation domains.
+//! The faults of this machine's processors by `kernel/core`'s `mitigations`, and the measures: patched instructions at
+//! the entries (trap.s), registers of each CPU, and the barrier between isolation domains.
 //!
 //! `unsafe` here: model-specific registers, and addresses of instructions.
 #![allow(unsafe_code)]
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ::x86_64::registers::model_specific::Efer;
 use heddle_abi::boot::{KEY_CLEAR_CPUID, KEY_MITIGATIONS, KEY_SET_CPUID};
-use heddle_kernel_core::mitigations::{Branches, Fault, Plan, Processor, Vendor};
+use heddle_kernel_core::mitigations::{Branches, Fault, Plan, ProcessorModel, Vendor};
 
 use crate::arch::x86_64::cpu;
 use crate::arch::x86_64::local::MAX_CPUS;
@@ -43,7 +43,7 @@ unsafe extern "C" {
 static CLEARING_OPERAND: u16 = 0x18;
 
 struct Decided {
-    processor: Processor,
+    processor: ProcessorModel,
     plan: Plan,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn family_and_model() -> (u32, u32) {
     (family, model)
 }
 
-fn processor() -> Processor {
+fn processor() -> ProcessorModel {
     let name = __cpuid(0);
     let (family, model) = family_and_model();
     let structured = leaf(7, 0);
@@ -79,7 +79,7 @@ fn processor() -> Processor {
         0 => None,
         _ => read_register(ARCH_CAPABILITIES),
     };
-    let mut processor = Processor {
+    let mut processor = ProcessorModel {
         vendor: Vendor::of([name.ebx, name.edx, name.ecx]),
         family,
         model,

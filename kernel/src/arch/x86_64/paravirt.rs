@@ -1,5 +1,5 @@
-//! The offers of KVM to its guests beyond a processor, each used where CPUID has its bit. The protocols, and a host that
-//! plays KVM to them, are in `kernel/core`'s `paravirt`.
+//! The offers of KVM to its guests beyond a processor, each used where CPUID has its bit. The protocols, and a host
+//! that plays KVM to them, are in `kernel/core`'s `paravirt`.
 //!
 //! `unsafe` here: registers by which pages are announced, and hypercalls.
 #![allow(unsafe_code)]

@@ -24,9 +24,9 @@
 //! reads the mode; the processor clears it before it reads the requests. So the argument is the same.
 //!
 //! # Tables
-//! A processor in the kernel owes no flush for a *page*: it touches no memory of programs, and what its cache holds of the
-//! page it drops before. A *table* is another matter: the processor may walk its page table for no visible reason at any
-//! time, and would take what has become of a freed table for entries, cache them, and mark them as used. So a table is
+//! A processor in the kernel owes no flush for a *page*: it touches no memory of programs, and drops what is cached
+//! before it does. A *table* is another matter: the processor may walk its page table for no visible reason,
+//! and would take what has become of a freed table for entries, cache them, and mark them as used. So a table is
 //! released only when every processor that may have it in its page table has *flushed* ([`Shootdown::is_flushed`]),
 //! whatever it does; those that are idle are interrupted for that, and those in the kernel come to it
 //! ([`Shootdown::catch_up`]). A processor that changes its page table may walk the one before until the change is done
