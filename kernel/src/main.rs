@@ -77,7 +77,7 @@ fn initialize() -> Result<(), error::Errno> {
     sched::spawn(sched::Priority::KERNEL, process::load::keep())?;
     memory::reclaim::register(fs::drain_caches);
     memory::reclaim::register(memory::writeback::drain);
-    memory::reclaim::register(net::inet::platform::drain);
+    memory::reclaim::register(net::namespace::drain);
     memory::reclaim::register(net::collector::collect);
     sched::spawn(sched::Priority::KERNEL, net::collector::run())?;
     sched::spawn(sched::Priority::BACKGROUND, fs::tree::deferred_contents::run())?;
@@ -88,7 +88,8 @@ fn initialize() -> Result<(), error::Errno> {
     memory::reclaim::register(wait::forgotten::drain);
     sched::usage::note_start_phase("scheduler and heap");
     process::initialize()?;
-    ipc::namespace::initialize()?;
+    let network = net::namespace::NetNamespace::first()?;
+    process::namespaces::Namespaces::set_first(ipc::namespace::first()?, network.clone());
     memory::reclaim::register(ipc::namespace::drain);
     sched::spawn(sched::Priority::BACKGROUND, ipc::namespace::run())?;
     time::system_page::set_clock();
@@ -96,7 +97,7 @@ fn initialize() -> Result<(), error::Errno> {
         net::inet::attach(ethernet)?;
     }
     sched::usage::note_start_phase("processes, network");
-    fs::setup::initialize(memory::frame::image(), &procfs::mount()?, &procfs::mount_sys()?)?;
+    fs::setup::initialize(memory::frame::image(), &procfs::mount()?, &procfs::mount_sys(network)?)?;
     sched::usage::note_start_phase("file systems");
     tty::register()?;
     fs::share::mount_all(device::share::find_all()?)?;

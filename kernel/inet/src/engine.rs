@@ -20,13 +20,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use hashbrown::HashMap;
 use spin::Once;
 
-use crate::address::{Tuple, loopback_like};
+use crate::address::Tuple;
 use crate::counters::Counters;
 use crate::error::{InetError, InetResult};
 use crate::fragment::Reassembly;
 use crate::interface::{ETHERNET_INDEX, Interface, InterfaceAddress, LOOPBACK_INDEX, Received};
 use crate::ip::{ETHERNET_BYTES, FRAGMENT_BYTES, FragmentPlace, IpHeader, V6_BYTES, fold, protocol, sum};
 use crate::link::{ChecksumOffload, Link, TransmitOffload};
+use crate::local::LoopbackAddresses;
 use crate::platform::{OutOfMemory, Platform, try_arc};
 use crate::ports::PortTable;
 use crate::raw::RawSocket;
@@ -90,6 +91,8 @@ pub struct Engine<P: Platform> {
     /// Connections that wait for room on the link.
     pub(crate) waits_for_link: SpinMutex<Vec<Weak<TcpSocket<P>>>>,
     interface: Once<Interface>,
+    pub(crate) loopback: LoopbackAddresses,
+    pub(crate) alarm: P::Alarm,
     reassembly: SpinMutex<Reassembly>,
     groups: SpinMutex<HashMap<IpAddr, u32>>,
     /// Memory in which frames are put together.
@@ -102,12 +105,14 @@ pub struct Engine<P: Platform> {
 }
 
 impl<P: Platform> Engine<P> {
-    /// An engine that knows the loopback only.
+    /// An engine that knows the loopback only, whose addresses can be used. Its `alarm` calls [`Engine::tick`].
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new() -> Result<Arc<Self>, OutOfMemory> {
+    pub fn new(alarm: P::Alarm) -> Result<Arc<Self>, OutOfMemory> {
         try_arc::<P, _>(Self {
+            alarm,
+            loopback: LoopbackAddresses::default(),
             connections: SpinMutex::new(HashMap::new()),
             tcp_ports: SpinMutex::new(PortTable::new(false)),
             udp_ports: SpinMutex::new(PortTable::new(true)),
@@ -145,49 +150,6 @@ impl<P: Platform> Engine<P> {
     #[must_use]
     pub fn interface(&self) -> Option<&Interface> {
         self.interface.get()
-    }
-
-    /// Whether an address is this machine's.
-    #[must_use]
-    pub fn is_local(&self, address: IpAddr) -> bool {
-        address.is_loopback() || self.interface().is_some_and(|interface| interface.has(address))
-    }
-
-    /// Whether an address stands for everyone on a link.
-    #[must_use]
-    pub fn is_broadcast(&self, address: IpAddr) -> bool {
-        match self.interface() {
-            _ if address.is_loopback() => false,
-            Some(interface) => interface.is_broadcast(address),
-            None => matches!(address, IpAddr::V4(v4) if v4.is_broadcast()),
-        }
-    }
-
-    /// Whether a socket may be bound to an address to receive what is sent there.
-    pub(crate) fn may_bind(&self, address: IpAddr) -> bool {
-        self.is_local(address) || address.is_multicast() || self.is_broadcast(address)
-    }
-
-    /// The address that a packet to `target` comes from, for a socket that is bound to `bound`.
-    pub(crate) fn source_for(&self, target: IpAddr, bound: Option<IpAddr>) -> InetResult<IpAddr> {
-        let bound = bound.filter(|bound| !bound.is_multicast() && !self.is_broadcast(*bound));
-        if let Some(bound) = bound.filter(|bound| bound.is_ipv4() != target.is_ipv4()) {
-            let is_v4 = bound.is_ipv4();
-            return Err(if is_v4 { InetError::FamilyNotSupported } else { InetError::NetworkUnreachable });
-        }
-        if target.is_loopback() {
-            return Ok(bound.unwrap_or_else(|| loopback_like(target)));
-        }
-        if self.is_local(target) {
-            return Ok(bound.unwrap_or(target));
-        }
-        let found = match self.interface() {
-            Some(interface) => interface.source_for(target)?,
-            // Groups and broadcasts stay within the machine.
-            None if target.is_multicast() || self.is_broadcast(target) => loopback_like(target),
-            None => return Err(InetError::NetworkUnreachable),
-        };
-        Ok(bound.unwrap_or(found))
     }
 
     /// One more socket, or one less, is in a group. Call it with no lock held but a socket's.
@@ -266,7 +228,7 @@ impl<P: Platform> Engine<P> {
         drop(connections);
         drop(old);
         if keeps {
-            P::tick_at(until_ns);
+            P::tick_at(&self.alarm, until_ns);
         }
     }
 

@@ -43,6 +43,7 @@ pub mod ip;
 pub mod link;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room for all sockets is reserved first"))]
 mod listing;
+mod local;
 mod lock;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room for all answers is reserved first"))]
 mod membership;

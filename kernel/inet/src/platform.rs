@@ -36,10 +36,12 @@ pub trait Waiters: Send + Sync + 'static {
     fn work(&self);
 }
 
-/// The engine's surroundings. There is one of each kind, so the functions take no object.
+/// The engine's surroundings. There is one of each kind for all engines, so the functions take no object.
 pub trait Platform: Sized + Send + Sync + 'static {
     /// The waiters of a socket.
     type Waiters: Waiters;
+    /// What calls one engine's `tick`. It is dropped with the engine.
+    type Alarm: Send + Sync;
 
     /// Nanoseconds of a clock that never goes back.
     fn now_ns() -> u64;
@@ -63,7 +65,7 @@ pub trait Platform: Sized + Send + Sync + 'static {
     fn waiters() -> Result<Arc<Self::Waiters>, OutOfMemory>;
 
     /// Has `Engine::tick` called at this moment, or earlier if an earlier one was asked for.
-    fn tick_at(moment_ns: u64);
+    fn tick_at(alarm: &Self::Alarm, moment_ns: u64);
 
     /// Starts what calls the `work` of a connection over a link when its [`Waiters::work`] asks for it, and when the
     /// moment comes that the last call of `work` named.

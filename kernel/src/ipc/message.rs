@@ -16,7 +16,7 @@ use crate::ipc::namespace::IpcNamespace;
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE};
 use crate::memory::{Space, fallible};
 use crate::process::Credentials;
-use crate::process::namespaces::IpcSpace;
+use crate::process::namespaces::UpperNamespace;
 use crate::process::user_namespace::Users;
 use crate::sync::SpinLock;
 use crate::wait::operation::{Operation, WaitOptions};

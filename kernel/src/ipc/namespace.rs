@@ -21,7 +21,7 @@ use crate::ipc::semaphore::Semaphores;
 use crate::ipc::shared_memory::SharedSegment;
 use crate::memory::fallible;
 use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
-use crate::process::namespaces::{IpcSpace, Namespaces};
+use crate::process::namespaces::{Namespaces, UpperNamespace};
 use crate::process::user_namespace::Users;
 use crate::process::{Credentials, Thread};
 use crate::sched::Budget;
@@ -92,7 +92,7 @@ impl IpcNamespace {
     }
 }
 
-impl IpcSpace for IpcNamespace {
+impl UpperNamespace for IpcNamespace {
     fn number(&self) -> u64 {
         self.number
     }
@@ -101,7 +101,7 @@ impl IpcSpace for IpcNamespace {
         self.counted.owner()
     }
 
-    fn another(&self, maker: &Credentials) -> Result<Arc<dyn IpcSpace>, Errno> {
+    fn another(&self, maker: &Credentials) -> Result<Arc<dyn UpperNamespace>, Errno> {
         Ok(Self::new(next_namespace_number(), maker)?)
     }
 }
@@ -130,9 +130,8 @@ impl Drop for IpcNamespace {
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn initialize() -> Result<(), Errno> {
-    Namespaces::set_first_ipc(IpcNamespace::new(FIRST_NUMBER, &Credentials::ROOT)?);
-    Ok(())
+pub fn first() -> Result<Arc<IpcNamespace>, Errno> {
+    IpcNamespace::new(FIRST_NUMBER, &Credentials::ROOT)
 }
 
 /// The objects of a namespace that has gone.

@@ -19,7 +19,7 @@ use crate::ipc::namespace::IpcNamespace;
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE};
 use crate::memory::fallible;
 use crate::memory::values::read_timespec;
-use crate::process::namespaces::IpcSpace;
+use crate::process::namespaces::UpperNamespace;
 use crate::process::{Attachment, Credentials, Process};
 use crate::sync::SpinLock;
 

@@ -23,7 +23,7 @@ use crate::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ};
 use crate::memory::source::{Object as Backing, SharedMemory};
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{MapSource, PageRef, Space, fallible};
-use crate::process::namespaces::IpcSpace;
+use crate::process::namespaces::UpperNamespace;
 use crate::process::{Credentials, Resource};
 use crate::sync::SpinLock;
 

@@ -14,9 +14,9 @@ use crate::fs::lookup::LookupFlags;
 use crate::fs::view::View;
 use crate::fs::{File, FileType, access, downcast_arc, notify};
 use crate::memory::fallible;
+use crate::net::namespace::NetNamespace;
 use crate::net::{Socket, Style};
 use crate::process::Thread;
-use crate::sync::SpinLock;
 
 use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
 
@@ -34,12 +34,6 @@ pub enum Address {
     Abstract(Box<[u8]>),
     /// To be chosen: binding to nothing.
     Unnamed,
-}
-
-static ABSTRACT: spin::Once<SpinLock<heddle_kernel_core::dir_index::Names<Weak<Socket>>>> = spin::Once::new();
-
-fn names() -> &'static SpinLock<heddle_kernel_core::dir_index::Names<Weak<Socket>>> {
-    ABSTRACT.call_once(|| SpinLock::new(heddle_kernel_core::dir_index::Names::new()))
 }
 
 impl Address {
@@ -182,7 +176,7 @@ impl Key {
 fn claim(name: &[u8], socket: &Arc<Socket>) -> Result<bool, Errno> {
     let key = Key::new(socket.style, name);
     let name = key.as_slice();
-    let mut names = names().lock();
+    let mut names = socket.namespace.names.lock();
     if names.get(name).is_some_and(|known| known.strong_count() > 0) {
         return Ok(false);
     }
@@ -191,11 +185,11 @@ fn claim(name: &[u8], socket: &Arc<Socket>) -> Result<bool, Errno> {
 }
 
 /// Gives an abstract name back. A path stays, as the file it is.
-pub(super) fn forget(address: &Address, style: Style) {
+pub(super) fn forget(namespace: &NetNamespace, address: &Address, style: Style) {
     let Address::Abstract(name) = address else { return };
     let key = Key::new(style, name);
     let name = key.as_slice();
-    let mut names = names().lock();
+    let mut names = namespace.names.lock();
     // Connections share the address of the socket that accepted them; only the one that took the name gives it back.
     let gone = names.get(name).is_some_and(|known| known.strong_count() == 0);
     if gone {
@@ -203,16 +197,17 @@ pub(super) fn forget(address: &Address, style: Style) {
     }
 }
 
-/// The socket of this style that is bound to an address.
+/// The socket that is bound to an address, for one of the same style.
 ///
 /// # Errors
 /// `ECONNREFUSED` (nobody), `EPROTOTYPE` (one of another style), `EACCES`, and those of path resolution.
-pub fn find_target(thread: &Arc<Thread>, address: &Address, style: Style) -> Result<Arc<Socket>, Errno> {
+pub fn find_target(thread: &Arc<Thread>, address: &Address, by: &Socket) -> Result<Arc<Socket>, Errno> {
+    let style = by.style;
     match address {
         Address::Unnamed => Err(Errno::EINVAL),
         Address::Abstract(name) => {
             let key = Key::new(style, name);
-            let known = names().lock().get(key.as_slice()).cloned().ok_or(Errno::ECONNREFUSED)?;
+            let known = by.namespace.names.lock().get(key.as_slice()).cloned().ok_or(Errno::ECONNREFUSED)?;
             crate::net::upgrade(&known)
         }
         Address::Path(path) => {

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 
 use heddle_kernel_core::netlink::{
-    GivenRoute, Interface, InterfaceAddress, InterfaceKind, Network, NetworkChange,
+    GivenRoute, Interface, InterfaceAddress, InterfaceKind, LoopbackChange, Network, NetworkChange,
 };
 use linux_raw_sys::general as linux;
 use linux_raw_sys::net;
@@ -11,6 +11,7 @@ use linux_raw_sys::net;
 use crate::call::{Call, get, put};
 use crate::error::{Errno, TryResult};
 use crate::net::interface::{self, with_network};
+use crate::net::namespace::NetNamespace;
 
 // Numbers of `linux/sockios.h`.
 const SIOCADDRT: u32 = 0x890b;
@@ -61,30 +62,35 @@ type Value = [u8; REQUEST_BYTES - NAME_BYTES];
 ///
 /// # Errors
 /// `ENODEV`, `EADDRNOTAVAIL`, `EPERM`, `EOPNOTSUPP`, a fault.
-pub fn carry_out(call: &Call<'_>, request: u32, argument: usize) -> Option<TryResult<usize>> {
+pub fn carry_out(
+    call: &Call<'_>,
+    namespace: &NetNamespace,
+    request: u32,
+    argument: usize,
+) -> Option<TryResult<usize>> {
     match request {
-        SIOCGIFCONF => Some(configuration(call, argument)),
-        SIOCADDRT | SIOCDELRT => Some(route(call, request == SIOCADDRT, argument)),
-        request if REQUESTS.contains(&request) => Some(one(call, request, argument)),
+        SIOCGIFCONF => Some(configuration(call, namespace, argument)),
+        SIOCADDRT | SIOCDELRT => Some(route(call, namespace, request == SIOCADDRT, argument)),
+        request if REQUESTS.contains(&request) => Some(one(call, namespace, request, argument)),
         _ => None,
     }
 }
 
-fn one(call: &Call<'_>, request: u32, argument: usize) -> TryResult<usize> {
+fn one(call: &Call<'_>, namespace: &NetNamespace, request: u32, argument: usize) -> TryResult<usize> {
     let fields: [u8; REQUEST_BYTES] = get(call, argument)?;
     let word = u32::from_ne_bytes([fields[16], fields[17], fields[18], fields[19]]);
     let name = fields[..NAME_BYTES].split(|&byte| byte == 0).next().unwrap_or_default();
     // An alias of an interface, as `eth0:1`, has the interface's answers.
     let name = name.split(|&byte| byte == b':').next().unwrap_or_default();
-    let is_privileged = call.thread.credentials().is_capable(linux::CAP_NET_ADMIN);
+    let is_privileged = namespace.grants(&call.thread.credentials(), linux::CAP_NET_ADMIN);
     if matches!(request, SIOCSIFFLAGS | SIOCSIFMTU | SIOCSIFADDR | SIOCSIFNETMASK) {
         if !is_privileged {
             return Err(Errno::EPERM.into());
         }
-        set(name, request, &fields)?;
+        set(namespace, name, request, &fields)?;
         return Ok(0);
     }
-    let answer = with_network(|network| -> Result<([u8; NAME_BYTES], Value), Errno> {
+    let answer = with_network(namespace, |network| -> Result<([u8; NAME_BYTES], Value), Errno> {
         let mut padded = [0; NAME_BYTES];
         if request == SIOCGIFNAME {
             let name = network.by_index(word).ok_or(Errno::ENODEV)?.name.as_bytes();
@@ -135,14 +141,19 @@ fn value(interface: &Interface<'_>, request: u32, is_privileged: bool) -> Result
 }
 
 /// Carries a change out.
-fn set(name: &[u8], request: u32, fields: &[u8; REQUEST_BYTES]) -> Result<(), Errno> {
+fn set(
+    namespace: &NetNamespace,
+    name: &[u8],
+    request: u32,
+    fields: &[u8; REQUEST_BYTES],
+) -> Result<(), Errno> {
     let word = u32::from_ne_bytes([fields[16], fields[17], fields[18], fields[19]]);
-    let found = with_network(|network| {
+    let found = with_network(namespace, |network| {
         let interface = network.by_name(name)?;
         let own = interface.addresses.iter().find(|with| with.address.is_ipv4()).copied();
-        Some((interface.kind, interface.flags(), interface.mtu, own))
+        Some((interface.kind, interface.mtu, own))
     });
-    let (kind, flags, mtu, own) = found.ok_or(Errno::ENODEV)?;
+    let (kind, mtu, own) = found.ok_or(Errno::ENODEV)?;
     let change = match request {
         SIOCSIFFLAGS => NetworkChange::Link { is_up: Some(word & IFF_UP != 0), mtu: None },
         SIOCSIFMTU => NetworkChange::Link { is_up: None, mtu: Some(word) },
@@ -156,21 +167,24 @@ fn set(name: &[u8], request: u32, fields: &[u8; REQUEST_BYTES]) -> Result<(), Er
         }
     };
     if kind == InterfaceKind::Loopback {
-        let stays = match change {
-            NetworkChange::Link { is_up, mtu: wanted } => {
-                is_up.is_none_or(|is_up| is_up == (flags & IFF_UP != 0))
-                    && wanted.is_none_or(|wanted| wanted == mtu)
+        return match change {
+            NetworkChange::Link { is_up: Some(is_up), .. } => {
+                interface::change(namespace, &[NetworkChange::Loopback(LoopbackChange::Link { is_up })])
             }
-            NetworkChange::SetAddress(with) => Some(with) == own,
-            _ => false,
+            NetworkChange::Link { mtu: wanted, .. } if wanted == Some(mtu) => Ok(()),
+            NetworkChange::SetAddress(with) if Some(with) == own => Ok(()),
+            NetworkChange::SetAddress(with) => {
+                let change = LoopbackChange::AddAddress { with, replaces: true };
+                interface::change(namespace, &[NetworkChange::Loopback(change)])
+            }
+            _ => Err(Errno::EOPNOTSUPP),
         };
-        return if stays { Ok(()) } else { Err(Errno::EOPNOTSUPP) };
     }
     if matches!(change, NetworkChange::SetAddress(_)) {
         // An address brings its interface up.
-        return interface::change(&[change, NetworkChange::Link { is_up: Some(true), mtu: None }]);
+        return interface::change(namespace, &[change, NetworkChange::Link { is_up: Some(true), mtu: None }]);
     }
-    interface::change(&[change])
+    interface::change(namespace, &[change])
 }
 
 /// The IPv4 address in a `struct sockaddr`.
@@ -196,9 +210,9 @@ fn mask_bits(mask: Ipv4Addr) -> Result<u8, Errno> {
 }
 
 /// `SIOCADDRT` and `SIOCDELRT`: a route of IPv4.
-fn route(call: &Call<'_>, adds: bool, argument: usize) -> TryResult<usize> {
+fn route(call: &Call<'_>, namespace: &NetNamespace, adds: bool, argument: usize) -> TryResult<usize> {
     let fields: [u8; ROUTE_BYTES] = get(call, argument)?;
-    if !call.thread.credentials().is_capable(linux::CAP_NET_ADMIN) {
+    if !namespace.grants(&call.thread.credentials(), linux::CAP_NET_ADMIN) {
         return Err(Errno::EPERM.into());
     }
     let half = |at: usize| u16::from_ne_bytes([fields[at], fields[at + 1]]);
@@ -214,13 +228,16 @@ fn route(call: &Call<'_>, adds: bool, argument: usize) -> TryResult<usize> {
     };
     let metric = u32::from(half(ROUTE_METRIC).saturating_sub(1));
     let destination = InterfaceAddress { address: target.into(), length };
-    interface::change(&[if adds {
-        let route = GivenRoute { destination, gateway, metric, protocol: PROTOCOL_BOOT };
-        NetworkChange::AddRoute { route, replaces: false }
-    } else {
-        let metric = Some(metric).filter(|&metric| metric > 0);
-        NetworkChange::RemoveRoute { destination, gateway, metric }
-    }])?;
+    interface::change(
+        namespace,
+        &[if adds {
+            let route = GivenRoute { destination, gateway, metric, protocol: PROTOCOL_BOOT };
+            NetworkChange::AddRoute { route, replaces: false }
+        } else {
+            let metric = Some(metric).filter(|&metric| metric > 0);
+            NetworkChange::RemoveRoute { destination, gateway, metric }
+        }],
+    )?;
     Ok(0)
 }
 
@@ -233,12 +250,12 @@ fn encode(address: Ipv4Addr) -> Value {
 }
 
 /// `SIOCGIFCONF`: name and IPv4 address of each interface that has one, as many as fit.
-fn configuration(call: &Call<'_>, argument: usize) -> TryResult<usize> {
+fn configuration(call: &Call<'_>, namespace: &NetNamespace, argument: usize) -> TryResult<usize> {
     let room = i32::from_ne_bytes(get(call, argument)?);
     let buffer = usize::from_ne_bytes(get(call, argument + 8)?);
     let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
     let mut entries = [[0; REQUEST_BYTES]; 8];
-    let count = with_network(|network: &Network<'_>| {
+    let count = with_network(namespace, |network: &Network<'_>| {
         let mut count = 0;
         for interface in network.interfaces {
             for with in interface.addresses {

@@ -5,22 +5,21 @@
 //! ([`change`]); the engine is told of each change.
 
 use alloc::sync::Arc;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::Ordering;
 
 use heddle_abi::boot::{KEY_NET, NET_VALUE_MAX};
 use heddle_inet::link::Link;
 use heddle_kernel_core::fallible::try_collect;
 use heddle_kernel_core::netlink::{
-    Configuration, DeviceLimits, DeviceSettings, Interface, InterfaceAddress, InterfaceKind, Network,
-    NetworkChange, TrafficCounts, default_route, link_local,
+    Configuration, DeviceLimits, DeviceSettings, Interface, InterfaceKind, Network, NetworkChange,
+    TrafficCounts, default_route, link_local,
 };
 
 use crate::boot;
 use crate::device::net::{NetDevice, Traffic};
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::net::inet::platform::running_engine;
+use crate::net::namespace::NetNamespace;
 use crate::sync::SpinLock;
 
 /// The name of the interface to the host's network.
@@ -31,10 +30,6 @@ pub const LOOPBACK: &str = "lo";
 const LOOPBACK_MTU: u32 = 65_536;
 const LOOPBACK_INDEX: u32 = 1;
 const ETHERNET_INDEX: u32 = 2;
-const LOOPBACK_ADDRESSES: [InterfaceAddress; 2] = [
-    InterfaceAddress { address: IpAddr::V4(Ipv4Addr::LOCALHOST), length: 8 },
-    InterfaceAddress { address: IpAddr::V6(Ipv6Addr::LOCALHOST), length: 128 },
-];
 
 /// The interface with a device, and where it leads.
 pub struct Ethernet {
@@ -92,8 +87,8 @@ fn counts(received: &Traffic, sent: &Traffic) -> TrafficCounts {
 }
 
 /// Traffic of the loopback: what is sent is received at once.
-fn loopback_traffic() -> TrafficCounts {
-    let (packets, bytes) = running_engine().map_or((0, 0), |engine| engine.counters.loopback());
+fn loopback_traffic(namespace: &NetNamespace) -> TrafficCounts {
+    let (packets, bytes) = namespace.running_engine().map_or((0, 0), |engine| engine.counters.loopback());
     TrafficCounts {
         received_packets: packets,
         received_bytes: bytes,
@@ -103,20 +98,21 @@ fn loopback_traffic() -> TrafficCounts {
     }
 }
 
-/// Calls `f` with all interfaces as they are now.
-pub fn with_network<R>(f: impl FnOnce(&Network<'_>) -> R) -> R {
+/// Calls `f` with all interfaces of a namespace as they are now.
+pub fn with_network<R>(namespace: &NetNamespace, f: impl FnOnce(&Network<'_>) -> R) -> R {
+    let state = namespace.loopback();
     let loopback = Interface {
         index: LOOPBACK_INDEX,
         name: LOOPBACK,
         kind: InterfaceKind::Loopback,
         mtu: LOOPBACK_MTU,
         mac: [0; 6],
-        is_up: true,
+        is_up: state.is_up,
         has_link: true,
-        addresses: &LOOPBACK_ADDRESSES,
-        traffic: loopback_traffic(),
+        addresses: state.addresses(),
+        traffic: loopback_traffic(namespace),
     };
-    let Some(Ethernet { device, settings, .. }) = ethernet() else {
+    let Some(Ethernet { device, settings, .. }) = ethernet().filter(|_| namespace.has_device()) else {
         return f(&Network { interfaces: &[loopback], routes: &[] });
     };
     let settings = settings.lock().clone();
@@ -141,12 +137,15 @@ impl Ethernet {
     }
 }
 
-/// Changes the interface with a device, all or nothing, and tells the engine.
+/// Changes an interface of a namespace: the loopback by one change, or the one with a device, all or nothing.
 ///
 /// # Errors
 /// `ENODEV` (there is none), `ENOMEM`, and those of [`DeviceSettings::apply`].
-pub fn change(changes: &[NetworkChange]) -> Result<(), Errno> {
-    let ethernet = ethernet().ok_or(Errno::ENODEV)?;
+pub fn change(namespace: &NetNamespace, changes: &[NetworkChange]) -> Result<(), Errno> {
+    if let [NetworkChange::Loopback(change)] = changes {
+        return namespace.change_loopback(*change);
+    }
+    let ethernet = ethernet().filter(|_| namespace.has_device()).ok_or(Errno::ENODEV)?;
     let limits = DeviceLimits { mac: ethernet.device.mac(), mtu: ethernet.device.mtu() as u32 };
     let number = |error: i32| Errno(error as u16);
     // One after the other; all that is copied under the lock is bounded.

@@ -12,6 +12,7 @@ mod in_flight;
 mod inbox;
 pub mod inet;
 pub mod interface;
+pub mod namespace;
 pub mod netlink;
 mod node;
 mod options;
@@ -43,7 +44,7 @@ pub use crate::net::address::{Address, find_target};
 pub use crate::net::inbox::{
     Ancillary, CAPACITY as BUFFER_BYTES, DATAGRAMS_MAX, Inbox, PeerIdentity, Sender,
 };
-use crate::net::inet::platform::engine;
+use crate::net::namespace::NetNamespace;
 use crate::net::node::SocketNode;
 
 pub use crate::net::options::{OptionFlags, SocketOptions};
@@ -98,6 +99,8 @@ const WRITING: u8 = 2;
 pub struct Socket {
     /// The kind of traffic.
     pub style: Style,
+    /// The namespace that it was made in, which has its abstract name.
+    pub namespace: Arc<NetNamespace>,
     node: SocketNode,
     /// The listing that has shown it last.
     listed: AtomicU32,
@@ -136,10 +139,11 @@ impl Socket {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn new(style: Style, owner: (u32, u32)) -> Result<Arc<Self>, Errno> {
+    pub fn new(style: Style, namespace: Arc<NetNamespace>, owner: (u32, u32)) -> Result<Arc<Self>, Errno> {
         let state = SocketState { address: None, peer: None, listening: None };
         fallible::try_arc(Self {
             style,
+            namespace,
             node: SocketNode::new(owner),
             listed: AtomicU32::new(0),
             inbox: Inbox::new()?,
@@ -159,7 +163,9 @@ impl Socket {
     pub fn pair(style: Style, thread: &Thread) -> Result<[Arc<Self>; 2], Errno> {
         let credentials = thread.credentials();
         let owner = (credentials.fsuid, credentials.fsgid);
-        let (first, second) = (Self::new(style, owner)?, Self::new(style, owner)?);
+        let namespace = NetNamespace::of(thread)?;
+        let (first, second) =
+            (Self::new(style, namespace.clone(), owner)?, Self::new(style, namespace, owner)?);
         let identity = PeerIdentity::of(thread);
         let peer = |of: &Arc<Self>| Some(Peer { inbox: of.inbox.clone(), identity });
         first.state.lock().peer = peer(&second);
@@ -261,7 +267,7 @@ impl Socket {
         if !self.style.is_connected() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let most = Settings::get(&engine()?.settings.backlog_max) as usize;
+        let most = Settings::get(&self.namespace.engine()?.settings.backlog_max) as usize;
         // As in Linux, a negative number is a large one.
         let limit = usize::try_from(backlog).map_or(most, |backlog| backlog.min(most));
         let mut state = self.state.lock();
@@ -318,7 +324,7 @@ impl Socket {
                 return Err(Errno::EINVAL.into());
             }
         }
-        let accepted = Self::new(self.style, target.node.owner())?;
+        let accepted = Self::new(self.style, target.namespace.clone(), target.node.owner())?;
         accepted.inbox.set_passes_identity(target.inbox.passes_identity());
         let mut state = target.state.lock();
         let address = state.address.clone();
@@ -524,7 +530,7 @@ impl File for Socket {
             ioctl::FIONREAD => self.inbox.bytes_to_read(self.style),
             ioctl::TIOCOUTQ => self.peer_inbox().map_or(0, |peer| peer.bytes_to_read(Style::Stream)),
             _ => {
-                let about_interfaces = device_ioctl::carry_out(call, request, argument);
+                let about_interfaces = device_ioctl::carry_out(call, &self.namespace, request, argument);
                 return about_interfaces.unwrap_or(Err(Errno::ENOTTY.into()));
             }
         };
@@ -561,7 +567,7 @@ impl Drop for Socket {
             peer.inbox.end();
         }
         if let Some(address) = state.address.take() {
-            address::forget(&address, self.style);
+            address::forget(&self.namespace, &address, self.style);
         }
         // Connections that nobody accepted end like any other when they are dropped with the state.
         self.arrivals.wake(Events::all());

@@ -18,6 +18,7 @@ use crate::fs::{File, IoBuffer, Metadata, OpenFile};
 use crate::memory::fallible;
 use crate::net::device_ioctl;
 use crate::net::interface::{self, with_network};
+use crate::net::namespace::NetNamespace;
 use crate::net::node::SocketNode;
 use crate::net::protocol::{Incoming, OptionValue, Outgoing, ProtocolSocket, SocketAddress};
 use crate::process::Thread;
@@ -42,8 +43,8 @@ const FIRST_PORT: u32 = u32::MAX - 4096;
 const SOL_NETLINK: u32 = 270;
 const SO_BUFFER_BYTES: u32 = 212_992;
 
-/// Sockets by port: the numbers in use.
-static PORTS: SpinLock<BTreeMap<u32, ()>> = SpinLock::new(BTreeMap::new());
+/// The ports in use, by the number of a namespace and their own.
+static PORTS: SpinLock<BTreeMap<(u64, u32), ()>> = SpinLock::new(BTreeMap::new());
 
 #[derive(Default)]
 struct Answers {
@@ -56,6 +57,7 @@ struct Answers {
 /// A netlink socket.
 pub struct NetlinkSocket {
     node: SocketNode,
+    namespace: Arc<NetNamespace>,
     kind: u32,
     /// The process that made it, and whether that may change the network.
     pid: u32,
@@ -80,12 +82,13 @@ impl NetlinkSocket {
         if protocol != NETLINK_ROUTE {
             return Err(Errno::EPROTONOSUPPORT);
         }
-        let credentials = thread.credentials();
+        let (credentials, namespace) = (thread.credentials(), NetNamespace::of(thread)?);
         fallible::try_arc(Self {
             node: SocketNode::new((credentials.fsuid, credentials.fsgid)),
             kind,
             pid: thread.process.pid as u32,
-            is_privileged: thread.credentials().is_capable(linux::CAP_NET_ADMIN),
+            is_privileged: namespace.grants(&credentials, linux::CAP_NET_ADMIN),
+            namespace,
             port: AtomicU32::new(0),
             groups: AtomicU32::new(0),
             answers: SpinLock::new(Answers::default()),
@@ -100,10 +103,11 @@ impl NetlinkSocket {
         if self.port.load(Ordering::Acquire) != 0 {
             return Err(Errno::EINVAL);
         }
-        if ports.contains_key(&port) {
+        let key = (self.namespace.number(), port);
+        if ports.contains_key(&key) {
             return Err(Errno::EADDRINUSE);
         }
-        fallible::try_insert(&mut ports, port, ())?;
+        fallible::try_insert(&mut ports, key, ())?;
         self.port.store(port, Ordering::Release);
         Ok(())
     }
@@ -119,7 +123,9 @@ impl NetlinkSocket {
             match self.claim(wanted) {
                 Err(Errno::EADDRINUSE) => {
                     // The lowest that is taken above the ordinary numbers has a free neighbour.
-                    let lowest = PORTS.lock().range(FIRST_PORT / 2..).next().map(|(port, ())| *port);
+                    let number = self.namespace.number();
+                    let range = (number, FIRST_PORT / 2)..=(number, u32::MAX);
+                    let lowest = PORTS.lock().range(range).next().map(|(&(_, port), ())| port);
                     wanted = lowest.map_or(FIRST_PORT, |port| port - 1);
                 }
                 Ok(()) | Err(Errno::EINVAL) => {}
@@ -145,10 +151,13 @@ impl NetlinkSocket {
         let port = self.own_port()?;
         let mut answers = self.answers.lock();
         let before = answers.waiting.len();
-        let change = |change: &NetworkChange| interface::change(&[*change]).map_err(|error| error.0.into());
+        let change = |change: &NetworkChange| {
+            interface::change(&self.namespace, &[*change]).map_err(|error| error.0.into())
+        };
         let mut take = |message: &[u8]| answers.append(message, before).map_err(|_| ReceiverFull);
-        let result =
-            with_network(|network| answer(network, bytes, port, self.is_privileged, &change, &mut take));
+        let result = with_network(&self.namespace, |network| {
+            answer(network, bytes, port, self.is_privileged, &change, &mut take)
+        });
         answers.is_lost |= result.is_err();
         drop(answers);
         self.queue.wake(Events::IN | Events::RDNORM);
@@ -358,7 +367,7 @@ impl File for NetlinkSocket {
             crate::call::put(call, argument, &(length as u32).to_ne_bytes())?;
             return Ok(0);
         }
-        device_ioctl::carry_out(call, request, argument).unwrap_or(Err(Errno::ENOTTY.into()))
+        device_ioctl::carry_out(call, &self.namespace, request, argument).unwrap_or(Err(Errno::ENOTTY.into()))
     }
 
     fn timeout_ns(&self, write: bool) -> Option<u64> {
@@ -384,7 +393,7 @@ impl Drop for NetlinkSocket {
     fn drop(&mut self) {
         let port = *self.port.get_mut();
         if port != 0 {
-            PORTS.lock().remove(&port);
+            PORTS.lock().remove(&(self.namespace.number(), port));
         }
     }
 }

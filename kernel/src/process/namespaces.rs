@@ -1,4 +1,4 @@
-//! The namespaces of a thread, namespaces(7): mounts, names of the machine, objects of IPC, control groups.
+//! The namespaces of a thread, namespaces(7): mounts, names of the machine, objects of IPC, networks, control groups.
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -14,9 +14,9 @@ use crate::process::host_name::UtsNamespace;
 use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
 use crate::process::user_namespace::Users;
 
-/// An IPC namespace, whose objects are known further up.
-pub trait IpcSpace: Any + Send + Sync {
-    /// Its number, as `/proc/PID/ns/ipc` shows it.
+/// A namespace whose objects are known further up: one of IPC, or of a network.
+pub trait UpperNamespace: Any + Send + Sync {
+    /// Its number, as a link in `/proc/PID/ns` shows it.
     fn number(&self) -> u64;
 
     /// The user namespace that owns it.
@@ -26,7 +26,7 @@ pub trait IpcSpace: Any + Send + Sync {
     ///
     /// # Errors
     /// `ENOMEM`, `ENOSPC`.
-    fn another(&self, maker: &Credentials) -> Result<Arc<dyn IpcSpace>, Errno>;
+    fn another(&self, maker: &Credentials) -> Result<Arc<dyn UpperNamespace>, Errno>;
 }
 
 /// A cgroup namespace, cgroup_namespaces(7). There is one control group, which is the root of each of them, so they
@@ -62,24 +62,30 @@ pub struct Namespaces {
     /// Host and domain name.
     pub names: Arc<UtsNamespace>,
     /// Objects of System V's IPC, POSIX message queues.
-    pub ipc: Arc<dyn IpcSpace>,
+    pub ipc: Arc<dyn UpperNamespace>,
+    /// Interfaces, ports, and names of sockets.
+    pub network: Arc<dyn UpperNamespace>,
     /// Control groups.
     pub groups: Arc<CgroupNamespace>,
 }
 
-static FIRST_IPC: spin::Once<Arc<dyn IpcSpace>> = spin::Once::new();
+/// The first ones of IPC and of networks.
+static FIRST_UPPER: spin::Once<[Arc<dyn UpperNamespace>; 2]> = spin::Once::new();
 static INITIAL: spin::Once<Arc<Namespaces>> = spin::Once::new();
 
 impl Namespaces {
     /// The flags of clone(2) for the kinds that there are.
-    pub const KINDS: u32 =
-        linux::CLONE_NEWNS | linux::CLONE_NEWUTS | linux::CLONE_NEWIPC | linux::CLONE_NEWCGROUP;
+    pub const KINDS: u32 = linux::CLONE_NEWNS
+        | linux::CLONE_NEWUTS
+        | linux::CLONE_NEWIPC
+        | linux::CLONE_NEWNET
+        | linux::CLONE_NEWCGROUP;
     /// The flags that setns(2) and unshare(2) take, with that of user namespaces, which credentials carry.
     pub const KINDS_AND_USERS: u32 = Self::KINDS | linux::CLONE_NEWUSER;
 
-    /// Says which IPC namespace the first program is in.
-    pub fn set_first_ipc(ipc: Arc<dyn IpcSpace>) {
-        FIRST_IPC.call_once(|| ipc);
+    /// Says which IPC namespace and which network the first program is in.
+    pub fn set_first(ipc: Arc<dyn UpperNamespace>, network: Arc<dyn UpperNamespace>) {
+        FIRST_UPPER.call_once(|| [ipc, network]);
     }
 
     /// Those of the first program.
@@ -89,10 +95,10 @@ impl Namespaces {
     pub fn initial() -> Result<&'static Arc<Self>, Errno> {
         INITIAL.try_call_once(|| {
             let mounts = mount::initial()?.clone();
-            let ipc = FIRST_IPC.get().ok_or(Errno::ENODEV)?.clone();
+            let [ipc, network] = FIRST_UPPER.get().ok_or(Errno::ENODEV)?.clone();
             let names = fallible::try_arc(UtsNamespace::first()?)?;
             let groups = CgroupNamespace::new(CgroupNamespace::FIRST_NUMBER, &Credentials::ROOT)?;
-            fallible::try_arc(Self { mounts, names, ipc, groups })
+            fallible::try_arc(Self { mounts, names, ipc, network, groups })
         })
     }
 
@@ -109,6 +115,8 @@ impl Namespaces {
     ) -> Result<Arc<Self>, Errno> {
         let has = |flag| kinds & flag != 0;
         let ipc = if has(linux::CLONE_NEWIPC) { self.ipc.another(maker)? } else { self.ipc.clone() };
+        let network =
+            if has(linux::CLONE_NEWNET) { self.network.another(maker)? } else { self.network.clone() };
         let names = if has(linux::CLONE_NEWUTS) {
             fallible::try_arc(self.names.duplicate(maker)?)?
         } else {
@@ -121,6 +129,6 @@ impl Namespaces {
         };
         let mounts =
             if has(linux::CLONE_NEWNS) { self.mounts.copy(maker, directories)? } else { self.mounts.clone() };
-        fallible::try_arc(Self { mounts, names, ipc, groups })
+        fallible::try_arc(Self { mounts, names, ipc, network, groups })
     }
 }

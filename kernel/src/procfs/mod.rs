@@ -37,6 +37,7 @@ use crate::error::Errno;
 use crate::fs::inode::{Inode, LinkTarget, Listed, Metadata, Opening, Statistics, Timestamp, device_number};
 use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
 use crate::memory::fallible;
+use crate::net::namespace::NetNamespace;
 use crate::process::keys::KeyViewer;
 use crate::process::namespaces::Namespaces;
 use crate::process::{Credentials, Process, Thread};
@@ -150,6 +151,11 @@ impl Subject {
         thread.ok_or(Errno::ESRCH)
     }
 
+    /// The network namespace of the thread.
+    fn network(&self) -> Result<Arc<NetNamespace>, Errno> {
+        NetNamespace::of(&*self.thread()?)
+    }
+
     /// The open file.
     fn open(&self) -> Result<Arc<OpenFile>, Errno> {
         let descriptor = self.descriptor.ok_or(Errno::ENOENT)?;
@@ -184,12 +190,13 @@ pub fn mount() -> Result<Arc<Mount>, Errno> {
     Mount::new(Dentry::new(root, None, b"")?, "proc", b"proc", 0)
 }
 
-/// A mount of what is there of sysfs, sysfs(5): the interfaces that the machine has by now.
+/// A mount of what is there of sysfs, sysfs(5): the interfaces that a network namespace has by now.
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn mount_sys() -> Result<Arc<Mount>, Errno> {
-    let item = if crate::net::interface::ethernet().is_some() { &table::SYS_ETHERNET } else { &table::SYS };
+pub fn mount_sys(namespace: &NetNamespace) -> Result<Arc<Mount>, Errno> {
+    let has_device = namespace.has_device() && crate::net::interface::ethernet().is_some();
+    let item = if has_device { &table::SYS_ETHERNET } else { &table::SYS };
     let root = fallible::try_arc(ProcNode { item, subject: Subject { is_sys: true, ..Subject::NOTHING } })?;
     Mount::new(Dentry::new(root, None, b"")?, "sysfs", b"sysfs", 0)
 }

@@ -11,7 +11,7 @@ use crate::fs::{Dentry, File, FileType, OpenFile, Path, StatusFlags, downcast, s
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::process::host_name::UtsNamespace;
-use crate::process::namespaces::{CgroupNamespace, IpcSpace};
+use crate::process::namespaces::{CgroupNamespace, UpperNamespace};
 use crate::process::user_namespace::{self, Users, is_within};
 use crate::procfs::{Subject, Text, at, link};
 
@@ -33,7 +33,9 @@ pub enum Namespace {
     /// Names of the machine.
     Names(Arc<UtsNamespace>),
     /// Objects of IPC.
-    Ipc(Arc<dyn IpcSpace>),
+    Ipc(Arc<dyn UpperNamespace>),
+    /// Interfaces, ports, and names of sockets.
+    Network(Arc<dyn UpperNamespace>),
     /// Control groups.
     Groups(Arc<CgroupNamespace>),
     /// Numbers of users, and what capabilities count towards.
@@ -48,6 +50,7 @@ impl Namespace {
             Self::Mounts(_) => linux::CLONE_NEWNS,
             Self::Names(_) => linux::CLONE_NEWUTS,
             Self::Ipc(_) => linux::CLONE_NEWIPC,
+            Self::Network(_) => linux::CLONE_NEWNET,
             Self::Groups(_) => linux::CLONE_NEWCGROUP,
             Self::Users(_) => linux::CLONE_NEWUSER,
         }
@@ -57,7 +60,7 @@ impl Namespace {
         match self {
             Self::Mounts(namespace) => namespace.number,
             Self::Names(namespace) => namespace.number,
-            Self::Ipc(namespace) => namespace.number(),
+            Self::Ipc(namespace) | Self::Network(namespace) => namespace.number(),
             Self::Groups(namespace) => namespace.number,
             Self::Users(users) => user_namespace::number(users),
         }
@@ -68,6 +71,7 @@ impl Namespace {
             Self::Mounts(_) => "mnt",
             Self::Names(_) => "uts",
             Self::Ipc(_) => "ipc",
+            Self::Network(_) => "net",
             Self::Groups(_) => "cgroup",
             Self::Users(_) => "user",
         }
@@ -84,7 +88,7 @@ impl Namespace {
         match self {
             Self::Mounts(namespace) => Some(namespace.owner().clone()),
             Self::Names(namespace) => Some(namespace.owner().clone()),
-            Self::Ipc(namespace) => Some(namespace.owner().clone()),
+            Self::Ipc(namespace) | Self::Network(namespace) => Some(namespace.owner().clone()),
             Self::Groups(namespace) => Some(namespace.owner().clone()),
             Self::Users(users) => users.as_ref().map(|users| users.parent.clone()),
         }
@@ -124,6 +128,11 @@ pub(super) fn names(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<L
 /// `/proc/PID/ns/ipc`.
 pub(super) fn ipc(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     Namespace::Ipc(link::check(subject, viewer)?.namespaces().ipc.clone()).place()
+}
+
+/// `/proc/PID/ns/net`.
+pub(super) fn network(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    Namespace::Network(link::check(subject, viewer)?.namespaces().network.clone()).place()
 }
 
 /// `/proc/PID/ns/cgroup`.

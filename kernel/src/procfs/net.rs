@@ -5,7 +5,6 @@ use core::net::IpAddr;
 use heddle_kernel_core::netlink::{Interface, Route, TrafficCounts};
 
 use crate::error::Errno;
-use crate::net::inet::platform::running_engine;
 use crate::net::interface::{ETHERNET, with_network};
 use crate::procfs::sockets::padded;
 use crate::procfs::{Subject, Text};
@@ -20,11 +19,11 @@ const ROUTE_HOST: u32 = 4;
 const ROUTE_LOCAL: u32 = 0x8000_0000;
 
 /// `/proc/net/dev`.
-pub fn devices(_: &Subject, text: &mut Text) -> Shown {
+pub fn devices(subject: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"Inter-|   Receive                                                |  Transmit\n")?;
     text.bytes(b" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs ")?;
     text.bytes(b"drop fifo colls carrier compressed\n")?;
-    with_network(|network| {
+    with_network(&*subject.network()?, |network| {
         for Interface { name, traffic, .. } in network.interfaces {
             let TrafficCounts { received_packets, received_bytes, received_errors, received_dropped, .. } =
                 traffic;
@@ -40,13 +39,13 @@ pub fn devices(_: &Subject, text: &mut Text) -> Shown {
 }
 
 /// `/proc/net/route`: IPv4, addresses as numbers of this machine's byte order.
-pub fn routes(_: &Subject, text: &mut Text) -> Shown {
+pub fn routes(subject: &Subject, text: &mut Text) -> Shown {
     const WIDTH: usize = 127;
     text.line(format_args!(
         "{:WIDTH$}\n",
         "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"
     ))?;
-    with_network(|network| {
+    with_network(&*subject.network()?, |network| {
         let mut result = Ok(());
         network.routes(&mut |route| {
             let IpAddr::V4(destination) = route.destination.address else { return true };
@@ -90,8 +89,8 @@ fn digits(address: IpAddr) -> u128 {
 }
 
 /// `/proc/net/ipv6_route`.
-pub fn routes_v6(_: &Subject, text: &mut Text) -> Shown {
-    with_network(|network| {
+pub fn routes_v6(subject: &Subject, text: &mut Text) -> Shown {
+    with_network(&*subject.network()?, |network| {
         let mut result = Ok(());
         network.routes(&mut |route| {
             if route.destination.address.is_ipv4() {
@@ -114,8 +113,8 @@ pub fn routes_v6(_: &Subject, text: &mut Text) -> Shown {
 }
 
 /// `/proc/net/if_inet6`.
-pub fn addresses_v6(_: &Subject, text: &mut Text) -> Shown {
-    with_network(|network| {
+pub fn addresses_v6(subject: &Subject, text: &mut Text) -> Shown {
+    with_network(&*subject.network()?, |network| {
         for Interface { index, name, addresses, .. } in network.interfaces {
             for with in addresses.iter().filter(|with| with.address.is_ipv6()) {
                 // The kernel's own numbers for how far an address reaches.
@@ -137,9 +136,11 @@ pub fn addresses_v6(_: &Subject, text: &mut Text) -> Shown {
 }
 
 /// `/proc/net/arp`.
-pub fn neighbours(_: &Subject, text: &mut Text) -> Shown {
+pub fn neighbours(subject: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"IP address       HW type     Flags       HW address            Mask     Device\n")?;
-    let Some(interface) = running_engine().and_then(|engine| engine.interface()) else { return Ok(()) };
+    let namespace = subject.network()?;
+    let engine = namespace.running_engine();
+    let Some(interface) = engine.and_then(|engine| engine.interface()) else { return Ok(()) };
     for (address, [a, b, c, d, e, f]) in interface.neighbours() {
         let IpAddr::V4(address) = address else { continue };
         text.line(format_args!(

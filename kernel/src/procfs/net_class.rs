@@ -1,16 +1,17 @@
-//! `/sys/class/net`: what each interface is, one word a file.
+//! `/sys/class/net`: what each interface of the first network namespace is, one word a file.
 
 use heddle_kernel_core::netlink::{Interface, InterfaceKind};
 
 use crate::error::Errno;
 use crate::net::interface::with_network;
+use crate::net::namespace::NetNamespace;
 use crate::procfs::{Subject, Text};
 
 type Shown = Result<(), Errno>;
 
 /// Calls `f` with interface `INDEX`.
 fn with<const INDEX: u32>(f: impl FnOnce(&Interface<'_>) -> Shown) -> Shown {
-    with_network(|network| f(network.by_index(INDEX).ok_or(Errno::ENODEV)?))
+    with_network(NetNamespace::first()?, |network| f(network.by_index(INDEX).ok_or(Errno::ENODEV)?))
 }
 
 fn hardware_address(mac: [u8; 6], text: &mut Text) -> Shown {

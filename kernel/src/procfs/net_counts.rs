@@ -5,7 +5,6 @@ use heddle_inet::settings::Settings;
 use heddle_inet::tcp::TcpState;
 
 use crate::error::Errno;
-use crate::net::inet::platform::running_engine;
 use crate::procfs::sockets::tcp_sockets;
 use crate::procfs::{Subject, Text};
 
@@ -47,9 +46,9 @@ const ICMP_V6_KINDS: [(u8, &str); 15] = [
 ];
 
 /// Has `show` see the counts; those of an engine that nobody has used are 0.
-fn with_counters(show: impl FnOnce(&Counters, u32) -> Shown) -> Shown {
+fn with_counters(subject: &Subject, show: impl FnOnce(&Counters, u32) -> Shown) -> Shown {
     static NONE: spin::Once<Counters> = spin::Once::new();
-    match running_engine() {
+    match subject.network()?.running_engine() {
         Some(engine) => show(&engine.counters, Settings::get(&engine.settings.ttl)),
         None => show(NONE.call_once(Counters::default), Settings::get(&Settings::new().ttl)),
     }
@@ -164,12 +163,12 @@ fn icmp_lines(text: &mut Text, counters: &Counters) -> Shown {
 }
 
 /// `/proc/net/snmp`.
-pub fn snmp(_: &Subject, text: &mut Text) -> Shown {
+pub fn snmp(subject: &Subject, text: &mut Text) -> Shown {
     let is_established = |state: &TcpState| matches!(state, TcpState::Established | TcpState::CloseWait);
-    let sockets = tcp_sockets()?;
+    let sockets = tcp_sockets(&*subject.network()?)?;
     let established = sockets.iter().filter(|socket| is_established(&socket.state)).count();
     drop(sockets);
-    with_counters(|counters, ttl| {
+    with_counters(subject, |counters, ttl| {
         const FORWARDS_NOT: i64 = 2;
         let rows = ip_rows(counters, false);
         text.bytes(b"Ip: Forwarding DefaultTTL")?;
@@ -188,8 +187,8 @@ pub fn snmp(_: &Subject, text: &mut Text) -> Shown {
 }
 
 /// `/proc/net/snmp6`.
-pub fn snmp_v6(_: &Subject, text: &mut Text) -> Shown {
-    with_counters(|counters, _| {
+pub fn snmp_v6(subject: &Subject, text: &mut Text) -> Shown {
+    with_counters(subject, |counters, _| {
         for row in ip_rows(counters, true) {
             single(text, "Ip6", if row.0 == "ForwDatagrams" { ("OutForwDatagrams", row.1) } else { row })?;
         }
@@ -216,8 +215,8 @@ pub fn snmp_v6(_: &Subject, text: &mut Text) -> Shown {
 }
 
 /// `/proc/net/netstat`: of Linux's many counts those of events that there are here.
-pub fn netstat(_: &Subject, text: &mut Text) -> Shown {
-    with_counters(|counters, _| {
+pub fn netstat(subject: &Subject, text: &mut Text) -> Shown {
+    with_counters(subject, |counters, _| {
         let tcp = &counters.tcp;
         let full = number(tcp.queue_full.get());
         let rows = [

@@ -1,18 +1,23 @@
 //! `/proc/sys/net`: settings of the engine, which an administrator may change, and facts that nobody changes.
 
+use alloc::sync::Arc;
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use heddle_inet::engine::Engine;
 use heddle_inet::settings::Settings;
 
 use crate::error::Errno;
 use crate::net::DATAGRAMS_MAX;
-use crate::net::inet::platform::engine;
+use crate::net::inet::platform::Kernel;
+use crate::net::namespace::NetNamespace;
+use crate::process::Credentials;
+use crate::process::namespaces::Namespaces;
 use crate::procfs::{Subject, Text};
 
 type Shown = Result<(), Errno>;
 
-fn settings() -> Result<&'static Settings, Errno> {
-    Ok(&engine()?.settings)
+fn engine(own: &Namespaces) -> Result<Arc<Engine<Kernel>>, Errno> {
+    Ok(NetNamespace::among(own)?.engine()?.clone())
 }
 
 /// The numbers of a line that a program writes; those that it leaves out stay as they are.
@@ -36,12 +41,12 @@ fn numbers<const N: usize>(
 macro_rules! settings {
     ($($show:ident $set:ident $setting:ident $bounds:expr;)*) => {
         $(
-            pub fn $show(_: &Subject, text: &mut Text) -> Shown {
-                text.line(format_args!("{}\n", Settings::get(&settings()?.$setting)))
+            pub fn $show(own: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
+                text.line(format_args!("{}\n", Settings::get(&engine(own)?.settings.$setting)))
             }
 
-            pub fn $set(_: &Subject, bytes: &[u8]) -> Shown {
-                set(&settings()?.$setting, bytes, &$bounds)
+            pub fn $set(own: &Namespaces, bytes: &[u8]) -> Shown {
+                set(&engine(own)?.settings.$setting, bytes, &$bounds)
             }
         )*
     };
@@ -73,14 +78,15 @@ settings! {
     show_keep_count set_keep_count keep_count 0..=255;
 }
 
-pub fn show_ports(_: &Subject, text: &mut Text) -> Shown {
-    let ports = settings()?.ports();
+pub fn show_ports(own: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
+    let ports = engine(own)?.settings.ports();
     text.line(format_args!("{}\t{}\n", ports.start(), ports.end()))
 }
 
 /// The range holds no port that needs a privilege.
-pub fn set_ports(_: &Subject, bytes: &[u8]) -> Shown {
-    let settings = settings()?;
+pub fn set_ports(own: &Namespaces, bytes: &[u8]) -> Shown {
+    let engine = engine(own)?;
+    let settings = &engine.settings;
     let old = settings.ports();
     let [first, last] = numbers(bytes, [u32::from(*old.start()), u32::from(*old.end())], &(1..=65_535))?;
     if first > last || first < Settings::get(&settings.unprivileged_port) {
@@ -90,12 +96,13 @@ pub fn set_ports(_: &Subject, bytes: &[u8]) -> Shown {
     Ok(())
 }
 
-pub fn show_unprivileged(_: &Subject, text: &mut Text) -> Shown {
-    text.line(format_args!("{}\n", Settings::get(&settings()?.unprivileged_port)))
+pub fn show_unprivileged(own: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", Settings::get(&engine(own)?.settings.unprivileged_port)))
 }
 
-pub fn set_unprivileged(_: &Subject, bytes: &[u8]) -> Shown {
-    let settings = settings()?;
+pub fn set_unprivileged(own: &Namespaces, bytes: &[u8]) -> Shown {
+    let engine = engine(own)?;
+    let settings = &engine.settings;
     let [first] = numbers(bytes, [Settings::get(&settings.unprivileged_port)], &(0..=65_535))?;
     if first > u32::from(*settings.ports().start()) {
         return Err(Errno::EINVAL);
@@ -104,15 +111,17 @@ pub fn set_unprivileged(_: &Subject, bytes: &[u8]) -> Shown {
     Ok(())
 }
 
-pub fn show_ping_groups(_: &Subject, text: &mut Text) -> Shown {
-    let settings = settings()?;
+pub fn show_ping_groups(own: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
+    let engine = engine(own)?;
+    let settings = &engine.settings;
     let (first, last) = (Settings::get(&settings.ping_group_first), Settings::get(&settings.ping_group_last));
     text.line(format_args!("{first}\t{last}\n"))
 }
 
 /// A range that ends before it begins holds nobody.
-pub fn set_ping_groups(_: &Subject, bytes: &[u8]) -> Shown {
-    let settings = settings()?;
+pub fn set_ping_groups(own: &Namespaces, bytes: &[u8]) -> Shown {
+    let engine = engine(own)?;
+    let settings = &engine.settings;
     let old = [Settings::get(&settings.ping_group_first), Settings::get(&settings.ping_group_last)];
     let [first, last] = numbers(bytes, old, &(0..=u32::MAX - 1))?;
     let [first, last] = if first > last { [1, 0] } else { [first, last] };
@@ -121,17 +130,17 @@ pub fn set_ping_groups(_: &Subject, bytes: &[u8]) -> Shown {
     Ok(())
 }
 
-pub fn show_congestion(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(if Settings::get(&settings()?.reno) == 0 { b"cubic\n" } else { b"reno\n" })
+pub fn show_congestion(own: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
+    text.bytes(if Settings::get(&engine(own)?.settings.reno) == 0 { b"cubic\n" } else { b"reno\n" })
 }
 
-pub fn set_congestion(_: &Subject, bytes: &[u8]) -> Shown {
+pub fn set_congestion(own: &Namespaces, bytes: &[u8]) -> Shown {
     let is_reno = match bytes.trim_ascii() {
         b"cubic" => 0,
         b"reno" => 1,
         _ => return Err(Errno::ENOENT),
     };
-    settings()?.reno.store(is_reno, Ordering::Relaxed);
+    engine(own)?.settings.reno.store(is_reno, Ordering::Relaxed);
     Ok(())
 }
 

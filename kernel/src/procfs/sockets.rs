@@ -11,7 +11,7 @@ use heddle_inet::tcp::{Listing, TcpState};
 use crate::error::Errno;
 use crate::fs::{File, downcast_arc};
 use crate::memory::fallible;
-use crate::net::inet::platform::running_engine;
+use crate::net::namespace::NetNamespace;
 use crate::net::{Address, Socket};
 use crate::process::table;
 use crate::procfs::{Subject, Text};
@@ -24,8 +24,8 @@ const LINE_WIDTH: usize = 149;
 const LINE_BYTES_MAX: usize = 256;
 
 /// All TCP sockets with an address.
-pub(super) fn tcp_sockets() -> Result<Vec<Listing>, Errno> {
-    match running_engine() {
+pub(super) fn tcp_sockets(namespace: &NetNamespace) -> Result<Vec<Listing>, Errno> {
+    match namespace.running_engine() {
         Some(engine) => engine.tcp_sockets().map_err(|_| Errno::ENOMEM),
         None => Ok(Vec::new()),
     }
@@ -90,7 +90,7 @@ pub(super) fn padded(text: &mut Text, width: usize, arguments: core::fmt::Argume
     text.line(format_args!("{line:width$}\n"))
 }
 
-fn tcp_table(text: &mut Text, is_v6: bool) -> Shown {
+fn tcp_table(subject: &Subject, text: &mut Text, is_v6: bool) -> Shown {
     let width = if is_v6 {
         text.bytes(b"  sl  local_address                         remote_address                        ")?;
         text.bytes(b"st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n")?;
@@ -100,7 +100,7 @@ fn tcp_table(text: &mut Text, is_v6: bool) -> Shown {
         padded(text, LINE_WIDTH, format_args!("{head}"))?;
         LINE_WIDTH
     };
-    let sockets = tcp_sockets()?;
+    let sockets = tcp_sockets(&*subject.network()?)?;
     for (number, socket) in sockets.iter().filter(|socket| socket.is_v6 == is_v6).enumerate() {
         let (local, remote) = (Hexadecimal::new(socket.local, is_v6), Hexadecimal::new(socket.remote, is_v6));
         let (state, user) = (socket.state as u8, socket.user);
@@ -119,13 +119,13 @@ fn tcp_table(text: &mut Text, is_v6: bool) -> Shown {
 }
 
 /// `/proc/net/tcp`.
-pub fn tcp(_: &Subject, text: &mut Text) -> Shown {
-    tcp_table(text, false)
+pub fn tcp(subject: &Subject, text: &mut Text) -> Shown {
+    tcp_table(subject, text, false)
 }
 
 /// `/proc/net/tcp6`.
-pub fn tcp_v6(_: &Subject, text: &mut Text) -> Shown {
-    tcp_table(text, true)
+pub fn tcp_v6(subject: &Subject, text: &mut Text) -> Shown {
+    tcp_table(subject, text, true)
 }
 
 /// UDP, raw and ping sockets, which look alike.
@@ -158,27 +158,29 @@ fn datagram_table(text: &mut Text, is_v6: bool, sockets: &[Listing]) -> Shown {
     Ok(())
 }
 
-fn udp_sockets() -> Result<Vec<Listing>, Errno> {
-    match running_engine() {
+fn udp_sockets(namespace: &NetNamespace) -> Result<Vec<Listing>, Errno> {
+    match namespace.running_engine() {
         Some(engine) => engine.udp_sockets().map_err(|_| Errno::ENOMEM),
         None => Ok(Vec::new()),
     }
 }
 
 /// `/proc/net/udp`.
-pub fn udp(_: &Subject, text: &mut Text) -> Shown {
-    datagram_table(text, false, &udp_sockets()?)
+pub fn udp(subject: &Subject, text: &mut Text) -> Shown {
+    datagram_table(text, false, &udp_sockets(&*subject.network()?)?)
 }
 
 /// `/proc/net/udp6`.
-pub fn udp_v6(_: &Subject, text: &mut Text) -> Shown {
-    datagram_table(text, true, &udp_sockets()?)
+pub fn udp_v6(subject: &Subject, text: &mut Text) -> Shown {
+    datagram_table(text, true, &udp_sockets(&*subject.network()?)?)
 }
 
 /// The raw sockets, or the ping sockets.
-fn raw_table(text: &mut Text, is_v6: bool, is_ping: bool) -> Shown {
+fn raw_table(subject: &Subject, text: &mut Text, is_v6: bool, is_ping: bool) -> Shown {
+    let namespace = subject.network()?;
     let mut sockets = Vec::new();
-    for (ping, listing) in running_engine().map(|engine| engine.raw_listings()).unwrap_or_default() {
+    for (ping, listing) in namespace.running_engine().map(|engine| engine.raw_listings()).unwrap_or_default()
+    {
         if ping == is_ping {
             fallible::try_push(&mut sockets, listing)?;
         }
@@ -187,30 +189,30 @@ fn raw_table(text: &mut Text, is_v6: bool, is_ping: bool) -> Shown {
 }
 
 /// `/proc/net/raw`.
-pub fn raw(_: &Subject, text: &mut Text) -> Shown {
-    raw_table(text, false, false)
+pub fn raw(subject: &Subject, text: &mut Text) -> Shown {
+    raw_table(subject, text, false, false)
 }
 
 /// `/proc/net/raw6`.
-pub fn raw_v6(_: &Subject, text: &mut Text) -> Shown {
-    raw_table(text, true, false)
+pub fn raw_v6(subject: &Subject, text: &mut Text) -> Shown {
+    raw_table(subject, text, true, false)
 }
 
 /// `/proc/net/icmp`.
-pub fn ping(_: &Subject, text: &mut Text) -> Shown {
-    raw_table(text, false, true)
+pub fn ping(subject: &Subject, text: &mut Text) -> Shown {
+    raw_table(subject, text, false, true)
 }
 
 /// `/proc/net/icmp6`.
-pub fn ping_v6(_: &Subject, text: &mut Text) -> Shown {
-    raw_table(text, true, true)
+pub fn ping_v6(subject: &Subject, text: &mut Text) -> Shown {
+    raw_table(subject, text, true, true)
 }
 
 /// Descriptors that one part of `/proc/net/unix` looks at.
 const DESCRIPTORS_AT_ONCE: usize = 128;
 
 /// `/proc/net/unix`: some descriptors of a process in each part. A socket is shown once.
-pub fn unix(_: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
+pub fn unix(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
     static LISTINGS: AtomicU32 = AtomicU32::new(0);
     // A position is the number of the listing, a process and a descriptor of it.
     const PROCESS_BITS: u32 = 23;
@@ -230,6 +232,7 @@ pub fn unix(_: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errn
         let pid = u64::from(pid.cast_unsigned());
         Some(((u64::from(listing) << PROCESS_BITS | pid) << DESCRIPTOR_BITS) | number as u64)
     };
+    let namespace = subject.network()?;
     if let Some(thread) = process.main_thread() {
         let descriptors = thread.descriptors();
         for _ in 0..DESCRIPTORS_AT_ONCE {
@@ -239,7 +242,8 @@ pub fn unix(_: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errn
             number = index + 1;
             let open = i32::try_from(index).ok().and_then(|index| descriptors.get(index).ok());
             let socket: Option<Arc<Socket>> = open.and_then(|open| downcast_arc(&open.file));
-            if let Some(socket) = socket.filter(|socket| socket.mark_listed(listing)) {
+            let is_own = |socket: &Arc<Socket>| Arc::ptr_eq(&socket.namespace, &namespace);
+            if let Some(socket) = socket.filter(|socket| is_own(socket) && socket.mark_listed(listing)) {
                 unix_line(text, &socket)?;
             }
         }
@@ -275,11 +279,11 @@ fn unix_line(text: &mut Text, socket: &Socket) -> Shown {
 }
 
 /// `/proc/net/sockstat`.
-pub fn usage(_: &Subject, text: &mut Text) -> Shown {
-    let sockets = tcp_sockets()?;
+pub fn usage(subject: &Subject, text: &mut Text) -> Shown {
+    let sockets = tcp_sockets(&*subject.network()?)?;
     let waiting = sockets.iter().filter(|socket| socket.state == TcpState::TimeWait).count();
     let used = sockets.len() - waiting;
-    let datagrams = udp_sockets()?.len();
+    let datagrams = udp_sockets(&*subject.network()?)?.len();
     text.line(format_args!("sockets: used {}\n", used + datagrams))?;
     text.line(format_args!("TCP: inuse {used} orphan 0 tw {waiting} alloc {used} mem 0\n"))?;
     text.line(format_args!("UDP: inuse {datagrams} mem 0\n"))?;

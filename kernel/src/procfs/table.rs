@@ -145,6 +145,7 @@ static SYS_USER_ITEMS: &[Item] = &[
     writable_seen(b"max_cgroup_namespaces", users::groups_max, users::set_groups_max),
     writable_seen(b"max_ipc_namespaces", users::ipc_max, users::set_ipc_max),
     writable_seen(b"max_mnt_namespaces", users::mounts_max, users::set_mounts_max),
+    writable_seen(b"max_net_namespaces", users::networks_max, users::set_networks_max),
     writable_seen(b"max_user_namespaces", users::users_max, users::set_users_max),
     writable_seen(b"max_uts_namespaces", users::names_max, users::set_names_max),
 ];
@@ -309,6 +310,7 @@ static NAMESPACE_ITEMS: &[Item] = &[
     link(b"cgroup", namespace::groups),
     link(b"ipc", namespace::ipc),
     link(b"mnt", namespace::mounts),
+    link(b"net", namespace::network),
     link(b"user", namespace::users),
     link(b"uts", namespace::names),
 ];
@@ -346,32 +348,36 @@ static SYS_NET_CORE_ITEMS: &[Item] = &[
     text(b"netdev_max_backlog", net_settings::device_backlog),
     text(b"optmem_max", net_settings::option_memory),
     text(b"rmem_default", net_settings::buffer_default),
-    writable(b"rmem_max", net_settings::show_receive_buffer, net_settings::set_receive_buffer),
-    writable(b"somaxconn", net_settings::show_backlog, net_settings::set_backlog),
+    writable_own(b"rmem_max", net_settings::show_receive_buffer, net_settings::set_receive_buffer),
+    writable_own(b"somaxconn", net_settings::show_backlog, net_settings::set_backlog),
     text(b"wmem_default", net_settings::buffer_default),
-    writable(b"wmem_max", net_settings::show_send_buffer, net_settings::set_send_buffer),
+    writable_own(b"wmem_max", net_settings::show_send_buffer, net_settings::set_send_buffer),
 ];
 
 static SYS_NET_V4_ITEMS: &[Item] = &[
-    writable(b"ip_default_ttl", net_settings::show_ttl, net_settings::set_ttl),
+    writable_own(b"ip_default_ttl", net_settings::show_ttl, net_settings::set_ttl),
     text(b"ip_forward", net_settings::no),
-    writable(b"ip_local_port_range", net_settings::show_ports, net_settings::set_ports),
-    writable(b"ip_nonlocal_bind", net_settings::show_binds_anywhere, net_settings::set_binds_anywhere),
-    writable(b"ip_unprivileged_port_start", net_settings::show_unprivileged, net_settings::set_unprivileged),
-    writable(b"ping_group_range", net_settings::show_ping_groups, net_settings::set_ping_groups),
+    writable_own(b"ip_local_port_range", net_settings::show_ports, net_settings::set_ports),
+    writable_own(b"ip_nonlocal_bind", net_settings::show_binds_anywhere, net_settings::set_binds_anywhere),
+    writable_own(
+        b"ip_unprivileged_port_start",
+        net_settings::show_unprivileged,
+        net_settings::set_unprivileged,
+    ),
+    writable_own(b"ping_group_range", net_settings::show_ping_groups, net_settings::set_ping_groups),
     text(b"tcp_allowed_congestion_control", net_settings::congestion_controls),
     text(b"tcp_available_congestion_control", net_settings::congestion_controls),
-    writable(b"tcp_congestion_control", net_settings::show_congestion, net_settings::set_congestion),
-    writable(b"tcp_fin_timeout", net_settings::show_fin_timeout, net_settings::set_fin_timeout),
-    writable(b"tcp_keepalive_intvl", net_settings::show_keep_interval, net_settings::set_keep_interval),
-    writable(b"tcp_keepalive_probes", net_settings::show_keep_count, net_settings::set_keep_count),
-    writable(b"tcp_keepalive_time", net_settings::show_keep_idle, net_settings::set_keep_idle),
-    writable(b"tcp_max_syn_backlog", net_settings::show_half_open, net_settings::set_half_open),
-    writable(b"tcp_retries2", net_settings::show_retries, net_settings::set_retries),
+    writable_own(b"tcp_congestion_control", net_settings::show_congestion, net_settings::set_congestion),
+    writable_own(b"tcp_fin_timeout", net_settings::show_fin_timeout, net_settings::set_fin_timeout),
+    writable_own(b"tcp_keepalive_intvl", net_settings::show_keep_interval, net_settings::set_keep_interval),
+    writable_own(b"tcp_keepalive_probes", net_settings::show_keep_count, net_settings::set_keep_count),
+    writable_own(b"tcp_keepalive_time", net_settings::show_keep_idle, net_settings::set_keep_idle),
+    writable_own(b"tcp_max_syn_backlog", net_settings::show_half_open, net_settings::set_half_open),
+    writable_own(b"tcp_retries2", net_settings::show_retries, net_settings::set_retries),
     text(b"tcp_rmem", net_settings::receive_memory),
     text(b"tcp_sack", net_settings::yes),
-    writable(b"tcp_syn_retries", net_settings::show_syn_retries, net_settings::set_syn_retries),
-    writable(
+    writable_own(b"tcp_syn_retries", net_settings::show_syn_retries, net_settings::set_syn_retries),
+    writable_own(
         b"tcp_synack_retries",
         net_settings::show_confirmation_retries,
         net_settings::set_confirmation_retries,
@@ -381,7 +387,7 @@ static SYS_NET_V4_ITEMS: &[Item] = &[
 ];
 
 static SYS_NET_V6_ITEMS: &[Item] = &[
-    writable(b"bindv6only", net_settings::show_only_v6, net_settings::set_only_v6),
+    writable_own(b"bindv6only", net_settings::show_only_v6, net_settings::set_only_v6),
     directory(b"conf", What::Directory(SYS_NET_V6_CONF_ITEMS)),
 ];
 static SYS_NET_V6_CONF_ITEMS: &[Item] = &[

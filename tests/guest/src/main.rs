@@ -106,6 +106,7 @@ const FAMILIES: &[&[Test]] = &[
     mounts::propagation::TESTS,
     namespaces::ipc::TESTS,
     namespaces::mounts::TESTS,
+    namespaces::network::TESTS,
     namespaces::rights::TESTS,
     namespaces::users::TESTS,
     thread::TESTS,

@@ -2,12 +2,11 @@
 
 use core::net::IpAddr;
 
+use super::loopback::LoopbackChange;
 use super::message::{AF_BRIDGE, AF_INET, AF_INET6, AF_UNSPEC, HEADER_BYTES, Header, Reply, attributes};
 use super::network::{Interface, InterfaceAddress, InterfaceKind, Network};
 use super::route::{Route, TABLE_MAIN, family};
-use super::settings::{
-    EADDRNOTAVAIL, EEXIST, EINVAL, ENETUNREACH, EOPNOTSUPP, GivenRoute, METRIC_V6, NetworkChange,
-};
+use super::settings::{EINVAL, ENETUNREACH, EOPNOTSUPP, GivenRoute, METRIC_V6, NetworkChange};
 
 /// Bytes of the longest message that is sent.
 pub const REPLY_BYTES_MAX: usize = 1024;
@@ -89,7 +88,7 @@ pub struct ReceiverFull;
 
 /// The result of carrying one request out: an errno.
 type Outcome = Result<(), i32>;
-/// Carries out a change of the interface with a device.
+/// Carries out a change of an interface.
 pub type Changer<'a> = &'a dyn Fn(&NetworkChange) -> Result<(), i32>;
 
 /// Whom the answers are for.
@@ -248,7 +247,8 @@ fn dump_links(network: &Network<'_>, body: &[u8], requester: &mut Requester<'_>)
 fn describe_link(interface: &Interface<'_>, reply: &mut Reply) {
     let queue_length = 1000;
     let discipline = match interface.kind {
-        InterfaceKind::Loopback => "noqueue",
+        InterfaceKind::Loopback if interface.is_up => "noqueue",
+        InterfaceKind::Loopback => "noop",
         InterfaceKind::Ethernet => "pfifo_fast",
     };
     reply.bytes(&[AF_UNSPEC, 0]).half(interface.kind.number());
@@ -380,7 +380,7 @@ fn find_route(network: &Network<'_>, body: &[u8], requester: &mut Requester<'_>)
     Ok(())
 }
 
-/// A request to set an interface up or down, and its largest packet. The loopback is up and stays so.
+/// A request to set an interface up or down, and its largest packet; the loopback's stays as it is.
 fn set_link(network: &Network<'_>, body: &[u8], change: Changer<'_>) -> Outcome {
     let interface = find_interface(network, body)?;
     let (flags, mask) = (word(body, LINK_FLAGS)?, word(body, LINK_CHANGE)?);
@@ -404,8 +404,11 @@ fn set_link(network: &Network<'_>, body: &[u8], change: Changer<'_>) -> Outcome 
     }
     let is_up = (mask & IFF_UP != 0).then_some(flags & IFF_UP != 0);
     if interface.kind == InterfaceKind::Loopback {
-        let stays = is_up != Some(false) && mtu.is_none_or(|mtu| mtu == interface.mtu);
-        return if stays { Ok(()) } else { Err(EOPNOTSUPP) };
+        if mtu.is_some_and(|mtu| mtu != interface.mtu) {
+            return Err(EOPNOTSUPP);
+        }
+        let Some(is_up) = is_up else { return Ok(()) };
+        return change(&NetworkChange::Loopback(LoopbackChange::Link { is_up }));
     }
     change(&NetworkChange::Link { is_up, mtu })
 }
@@ -429,8 +432,7 @@ fn named_address<'a>(
 fn add_address(network: &Network<'_>, body: &[u8], replaces: bool, change: Changer<'_>) -> Outcome {
     let (interface, with) = named_address(network, body)?;
     if interface.kind == InterfaceKind::Loopback {
-        let is_there = interface.addresses.contains(&with);
-        return Err(if is_there { EEXIST } else { EOPNOTSUPP });
+        return change(&NetworkChange::Loopback(LoopbackChange::AddAddress { with, replaces }));
     }
     change(&NetworkChange::AddAddress { with, replaces })
 }
@@ -438,8 +440,7 @@ fn add_address(network: &Network<'_>, body: &[u8], replaces: bool, change: Chang
 fn remove_address(network: &Network<'_>, body: &[u8], change: Changer<'_>) -> Outcome {
     let (interface, with) = named_address(network, body)?;
     if interface.kind == InterfaceKind::Loopback {
-        let is_there = interface.addresses.contains(&with);
-        return Err(if is_there { EOPNOTSUPP } else { EADDRNOTAVAIL });
+        return change(&NetworkChange::Loopback(LoopbackChange::RemoveAddress(with)));
     }
     change(&NetworkChange::RemoveAddress(with))
 }

@@ -5,9 +5,11 @@
 //!             └── answer(request) ──▶ messages for the requester, NetworkChange ──▶ DeviceSettings
 //! ```
 //!
-//! The interface with a device can be changed, by [`DeviceSettings::apply`]; the loopback stays as it is.
+//! The interface with a device can be changed, by [`DeviceSettings::apply`], and what there is to change of the loopback,
+//! by [`Loopback::apply`].
 
 mod answer;
+mod loopback;
 mod message;
 mod network;
 mod route;
@@ -16,6 +18,7 @@ mod settings;
 mod tests;
 
 pub use answer::{REPLY_BYTES_MAX, ReceiverFull, answer};
+pub use loopback::{LOOPBACK_ADDRESSES, Loopback, LoopbackChange};
 pub use network::{
     Configuration, Interface, InterfaceAddress, InterfaceKind, InvalidConfiguration, Network, TrafficCounts,
     link_local,

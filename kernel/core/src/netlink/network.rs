@@ -209,13 +209,13 @@ impl Interface<'_> {
         }
     }
 
-    /// `IF_OPER_…`: unknown for a loopback, up or down for a device.
+    /// `IF_OPER_…`: unknown for a loopback that is up, up or down for a device.
     #[must_use]
     pub const fn state(&self) -> u8 {
         match (self.kind, self.has_link && self.is_up) {
-            (InterfaceKind::Loopback, _) => 0,
+            (InterfaceKind::Loopback, true) => 0,
             (InterfaceKind::Ethernet, true) => 6,
-            (InterfaceKind::Ethernet, false) => 2,
+            (_, false) => 2,
         }
     }
 }

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use super::loopback::LoopbackChange;
 use super::network::{InterfaceAddress, link_local};
 use crate::fallible::{try_push, try_with_capacity};
 
@@ -88,6 +89,8 @@ pub enum NetworkChange {
         /// `NLM_F_REPLACE`.
         replaces: bool,
     },
+    /// Of the loopback.
+    Loopback(LoopbackChange),
     /// One route less.
     RemoveRoute {
         /// The addresses that it leads to.
@@ -116,7 +119,7 @@ impl DeviceSettings {
         Ok(Self { addresses, routes, is_up: self.is_up, mtu: self.mtu })
     }
 
-    /// Carries a change out.
+    /// Carries a change out, which is not one of the loopback.
     ///
     /// # Errors
     /// As rtnetlink's; nothing has changed then.
@@ -132,6 +135,7 @@ impl DeviceSettings {
                 }
                 Ok(())
             }
+            NetworkChange::Loopback(_) => Err(EINVAL),
             NetworkChange::Link { is_up, mtu } => self.set_link(is_up, mtu, limits),
             NetworkChange::AddRoute { route, replaces } => self.add_route(route, replaces),
             NetworkChange::RemoveRoute { destination, gateway, metric } => {

@@ -121,7 +121,7 @@ impl<P: Platform> Engine<P> {
             connections.insert(tuple, Entry::HalfOpen(half_open));
             due_ns
         };
-        P::tick_at(due_ns);
+        P::tick_at(&self.alarm, due_ns);
         self.send_confirmation(tuple, &half_open);
     }
 

@@ -321,7 +321,7 @@ impl<P: Platform> Engine<P> {
         plans.insert(place, (due_ns, held.pair.clone(), side));
         drop(plans);
         held.is_planned = true;
-        P::tick_at(due_ns);
+        P::tick_at(&self.alarm, due_ns);
         true
     }
 

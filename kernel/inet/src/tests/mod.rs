@@ -65,6 +65,7 @@ fn random() -> u64 {
 
 impl Platform for Simulated {
     type Waiters = Noted;
+    type Alarm = ();
 
     fn now_ns() -> u64 {
         NOW_NS.get()
@@ -88,7 +89,7 @@ impl Platform for Simulated {
         Ok(Arc::default())
     }
 
-    fn tick_at(_: u64) {}
+    fn tick_at((): &(), _: u64) {}
 
     fn start_worker(socket: Arc<TcpSocket<Self>>) -> Result<(), OutOfMemory> {
         socket.waiters().work();
@@ -198,7 +199,7 @@ impl Net {
         NOW_NS.set(1_000_000_000);
         WORKERS.with_borrow_mut(Vec::clear);
         let hosts = [0, 1].map(|number: usize| {
-            let engine = Engine::new().unwrap();
+            let engine = Engine::new(()).unwrap();
             let link: &'static Wire = Box::leak(Box::new(Wire {
                 mac: [2, 0, 0, 0, 0, number as u8 + 1],
                 capabilities,

@@ -62,7 +62,7 @@ fn assert_nothing_left(engine: &Arc<Engine<Simulated>>) {
 
 fn one_machine() -> Arc<Engine<Simulated>> {
     NOW_NS.set(1_000_000_000);
-    Engine::new().unwrap()
+    Engine::new(()).unwrap()
 }
 
 /// Two clients, one of which dissolves its connections, a queue that is too short for them, and the timer.

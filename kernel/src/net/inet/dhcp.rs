@@ -17,8 +17,9 @@ use heddle_kernel_core::netlink::{GivenRoute, InterfaceAddress, NetworkChange, d
 use crate::error::Errno;
 use crate::fs::setup;
 use crate::memory::fallible;
-use crate::net::inet::platform::{Kernel, engine};
+use crate::net::inet::platform::Kernel;
 use crate::net::interface::{self, Ethernet};
+use crate::net::namespace::NetNamespace;
 use crate::process::host_name::HOST_NAME_BYTES;
 use crate::process::namespaces::Namespaces;
 use crate::sched::{Budget, Priority};
@@ -51,7 +52,7 @@ static CHANGED: WaitQueue = WaitQueue::new();
 /// # Errors
 /// `EADDRINUSE`, `ENOMEM`.
 pub fn start(ethernet: &Ethernet) -> Result<(), Errno> {
-    let port = DhcpPort::open(engine()?, [CLIENT_PORT, SERVER_PORT])?;
+    let port = DhcpPort::open(NetNamespace::first()?.engine()?, [CLIENT_PORT, SERVER_PORT])?;
     let mut seed = [0; 8];
     random::fill(&mut seed);
     let client = Client::new(ethernet.device.mac(), NAME, u64::from_ne_bytes(seed), time::now_ns());
@@ -150,9 +151,13 @@ const fn interface_address(lease: &Lease) -> InterfaceAddress {
     InterfaceAddress { address: IpAddr::V4(lease.address), length: lease.prefix }
 }
 
+fn apply(what: &NetworkChange) -> Result<(), Errno> {
+    interface::change(NetNamespace::first()?, &[*what])
+}
+
 /// Changes the interface. An impossible setting, say a router in no network of the host, is left out.
 fn change(what: &NetworkChange) {
-    if let Err(error) = interface::change(&[*what]) {
+    if let Err(error) = apply(what) {
         ::log::warn!("dhcp: {what:?}: {error:?}");
     }
 }
@@ -207,10 +212,10 @@ fn leave(old: &Lease, next: Option<&Lease>) {
     for route in old.routes().filter(|route| !is_kept(route)) {
         let GivenRoute { destination, gateway, metric, .. } = given_route(&route);
         let gone = NetworkChange::RemoveRoute { destination, gateway, metric: Some(metric) };
-        let _ = interface::change(&[gone]);
+        let _ = apply(&gone);
     }
     if next.is_none_or(|next| interface_address(next) != interface_address(old)) {
-        let _ = interface::change(&[NetworkChange::RemoveAddress(interface_address(old))]);
+        let _ = apply(&NetworkChange::RemoveAddress(interface_address(old)));
     }
     if let (Some(mtu), None) = (old.mtu, next.and_then(|next| next.mtu))
         && let Some(ethernet) = interface::ethernet()

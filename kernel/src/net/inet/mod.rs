@@ -2,6 +2,7 @@
 
 mod address;
 mod control;
+mod device;
 pub mod dhcp;
 mod options;
 pub mod platform;
@@ -20,17 +21,17 @@ use heddle_inet::tcp::{Reading, TcpSocket};
 use heddle_inet::udp::{SendOptions, UdpSocket};
 use linux_raw_sys::{general as linux, ioctl, net};
 
+pub use crate::net::inet::device::attach;
+
 use crate::call::Call;
-use crate::device;
-use crate::device::net::FrameSink;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::inode::InodeChange;
 use crate::fs::{File, IoBuffer, Metadata, OpenFile, downcast_arc};
 use crate::memory::fallible;
 use crate::memory::user::PageFault;
 use crate::net::device_ioctl;
-use crate::net::inet::platform::{Kernel, SocketWaiters, engine, events, running_engine};
-use crate::net::interface::Ethernet;
+use crate::net::inet::platform::{Kernel, SocketWaiters, events};
+use crate::net::namespace::NetNamespace;
 use crate::net::node::SocketNode;
 use crate::net::protocol::{Incoming, OptionValue, Outgoing, ProtocolSocket, SocketAddress};
 use crate::process::Thread;
@@ -55,6 +56,7 @@ enum Transport {
 pub struct InetSocket {
     transport: Transport,
     node: SocketNode,
+    namespace: Arc<NetNamespace>,
     is_v6: bool,
     send_timeout_ns: AtomicU64,
     receive_timeout_ns: AtomicU64,
@@ -127,32 +129,39 @@ impl InetSocket {
     /// `EPROTONOSUPPORT`, `ESOCKTNOSUPPORT`, `EPERM`, `ENOMEM`.
     pub fn open(thread: &Thread, is_v6: bool, kind: u32, protocol: u32) -> Result<Arc<Self>, Errno> {
         let credentials = thread.credentials();
+        let namespace = NetNamespace::of(thread)?;
+        let engine = namespace.engine()?;
         let transport = match (kind, protocol) {
-            (net::SOCK_STREAM, 0 | TCP) => {
-                Transport::Tcp(TcpSocket::new(engine()?, is_v6, credentials.euid)?)
-            }
-            (net::SOCK_DGRAM, 0 | UDP) => Transport::Udp(UdpSocket::new(engine()?, is_v6, credentials.euid)?),
+            (net::SOCK_STREAM, 0 | TCP) => Transport::Tcp(TcpSocket::new(engine, is_v6, credentials.euid)?),
+            (net::SOCK_DGRAM, 0 | UDP) => Transport::Udp(UdpSocket::new(engine, is_v6, credentials.euid)?),
             (net::SOCK_DGRAM, ICMP | ICMP_V6) if is_v6 == (protocol == ICMP_V6) => {
-                let settings = &engine()?.settings;
+                let settings = &engine.settings;
                 let first = Settings::get(&settings.ping_group_first);
                 let allowed = first..=Settings::get(&settings.ping_group_last);
                 let mut groups = credentials.supplementary_groups().iter().chain([&credentials.egid]);
                 if !groups.any(|group| allowed.contains(group)) {
                     return Err(Errno::EACCES);
                 }
-                Transport::Raw(RawSocket::new(engine()?, is_v6, true, protocol as u8, credentials.euid)?)
+                Transport::Raw(RawSocket::new(engine, is_v6, true, protocol as u8, credentials.euid)?)
             }
-            (net::SOCK_RAW, _) if !credentials.is_capable(linux::CAP_NET_RAW) => return Err(Errno::EPERM),
+            (net::SOCK_RAW, _) if !namespace.grants(&credentials, linux::CAP_NET_RAW) => {
+                return Err(Errno::EPERM);
+            }
             (net::SOCK_RAW, 1..=255) => {
-                Transport::Raw(RawSocket::new(engine()?, is_v6, false, protocol as u8, credentials.euid)?)
+                Transport::Raw(RawSocket::new(engine, is_v6, false, protocol as u8, credentials.euid)?)
             }
             (net::SOCK_STREAM | net::SOCK_DGRAM | net::SOCK_RAW, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::ESOCKTNOSUPPORT),
         };
-        Self::with(transport, is_v6, (credentials.fsuid, credentials.fsgid))
+        Self::with(transport, namespace, is_v6, (credentials.fsuid, credentials.fsgid))
     }
 
-    fn with(transport: Transport, is_v6: bool, owner: (u32, u32)) -> Result<Arc<Self>, Errno> {
+    fn with(
+        transport: Transport,
+        namespace: Arc<NetNamespace>,
+        is_v6: bool,
+        owner: (u32, u32),
+    ) -> Result<Arc<Self>, Errno> {
         let node = SocketNode::new(owner);
         let inode = match &transport {
             Transport::Tcp(socket) => &socket.inode,
@@ -163,6 +172,7 @@ impl InetSocket {
         fallible::try_arc(Self {
             transport,
             node,
+            namespace,
             is_v6,
             send_timeout_ns: AtomicU64::new(0),
             receive_timeout_ns: AtomicU64::new(0),
@@ -278,9 +288,9 @@ impl ProtocolSocket for InetSocket {
 
     fn bind(&self, thread: &Arc<Thread>, address: &SocketAddress) -> Result<(), Errno> {
         let endpoint = address::parse_own(address, self.is_v6)?;
-        let first = Settings::get(&engine()?.settings.unprivileged_port);
+        let first = Settings::get(&self.namespace.engine()?.settings.unprivileged_port);
         let is_privileged = (1..first).contains(&u32::from(endpoint.port));
-        if is_privileged && !thread.credentials().is_capable(linux::CAP_NET_BIND_SERVICE) {
+        if is_privileged && !self.namespace.grants(&thread.credentials(), linux::CAP_NET_BIND_SERVICE) {
             return Err(Errno::EACCES);
         }
         match &self.transport {
@@ -323,7 +333,8 @@ impl ProtocolSocket for InetSocket {
                 let accepted = socket.accept()?;
                 let peer = accepted.peer();
                 let peer = address::encode(peer, self.is_v6);
-                Ok((Self::with(Transport::Tcp(accepted), self.is_v6, self.node.owner())?, peer))
+                let (namespace, owner) = (self.namespace.clone(), self.node.owner());
+                Ok((Self::with(Transport::Tcp(accepted), namespace, self.is_v6, owner)?, peer))
             }
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
@@ -483,34 +494,6 @@ impl Operation for Lingering {
     }
 }
 
-/// Takes the frames of the device to the engine.
-struct Frames;
-
-impl FrameSink for Frames {
-    fn receive(&self, frame: &[u8], checked: bool) {
-        if let Some(engine) = running_engine() {
-            engine.receive(frame, checked);
-        }
-    }
-
-    fn has_room(&self) {
-        if let Some(engine) = running_engine() {
-            engine.link_has_room();
-        }
-    }
-}
-
-/// Gives the engine the machine's network device.
-///
-/// # Errors
-/// `ENOMEM`.
-pub fn attach(ethernet: &'static Ethernet) -> Result<(), Errno> {
-    engine()?.configure(ethernet.device, &[], &[]).map_err(|_| Errno::ENOMEM)?;
-    settings::configure(&ethernet.settings())?;
-    device::net::start(ethernet.device, &Frames)?;
-    if ethernet.uses_dhcp { dhcp::start(ethernet) } else { Ok(()) }
-}
-
 impl File for InetSocket {
     fn before_transfer(&self, thread: &Arc<Thread>, _: Events) -> Result<(), Errno> {
         self.waiters().used_by(thread);
@@ -547,7 +530,7 @@ impl File for InetSocket {
             (Transport::Raw(socket), ioctl::FIONREAD) => socket.next_length(),
             (Transport::Udp(_) | Transport::Raw(_), ioctl::TIOCOUTQ) => 0,
             _ => {
-                let about_interfaces = device_ioctl::carry_out(call, request, argument);
+                let about_interfaces = device_ioctl::carry_out(call, &self.namespace, request, argument);
                 return about_interfaces.unwrap_or(Err(Errno::ENOTTY.into()));
             }
         };

@@ -9,7 +9,6 @@ use heddle_inet::settings::Settings;
 use linux_raw_sys::{general as linux, net};
 
 use crate::error::Errno;
-use crate::net::inet::platform::engine;
 use crate::net::inet::{InetSocket, Transport};
 use crate::net::protocol::OptionValue;
 use crate::process::Thread;
@@ -225,13 +224,13 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             name[..own.len()].copy_from_slice(own);
             return Ok(OptionValue::new(&name));
         }
-        (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => linger2(options)?,
+        (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => linger2(socket)?,
         (net::SOL_TCP, net::TCP_DEFER_ACCEPT) if is_tcp => Options::get(&options.defer_accept),
         (net::SOL_TCP, net::TCP_INFO) if is_tcp => {
             return Ok(tcp.map_or_else(|| OptionValue::int(0), |tcp| tcp_info(tcp)));
         }
         (net::SOL_IP, net::IP_TTL) => match Options::get(&options.ttl) {
-            0 => Settings::get(&engine()?.settings.ttl),
+            0 => Settings::get(&socket.namespace.engine()?.settings.ttl),
             ttl => ttl,
         },
         (net::SOL_IP, net::IP_MULTICAST_TTL) => Options::get(&options.multicast_ttl),
@@ -283,7 +282,7 @@ pub fn set(
     }
     if let Some(kept) = kept(options, is_tcp, level, name) {
         let is_named = (level, name) == (net::SOL_IP, net::IP_TRANSPARENT);
-        if is_named && !thread.credentials().is_capable(linux::CAP_NET_ADMIN) {
+        if is_named && !socket.namespace.grants(&thread.credentials(), linux::CAP_NET_ADMIN) {
             return Err(Errno::EPERM);
         }
         let number = int(value, level)?;
@@ -320,15 +319,16 @@ pub fn set(
 fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8]) -> Result<(), Errno> {
     let (options, level) = (socket.options(), net::SOL_SOCKET);
     let credentials = thread.credentials();
-    let may_administer = credentials.is_capable(linux::CAP_NET_ADMIN);
+    let grants = |capability| socket.namespace.grants(&credentials, capability);
+    let may_mark = || grants(linux::CAP_NET_ADMIN) || grants(linux::CAP_NET_RAW);
     match name {
         net::SO_SNDBUF | net::SO_RCVBUF | net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE => {
             let forces = name == net::SO_SNDBUFFORCE || name == net::SO_RCVBUFFORCE;
-            if forces && !may_administer {
+            if forces && !credentials.is_capable(linux::CAP_NET_ADMIN) {
                 return Err(Errno::EPERM);
             }
             let asked = int(value, level)?;
-            let settings = &engine()?.settings;
+            let settings = &socket.namespace.engine()?.settings;
             let is_send = name == net::SO_SNDBUF;
             let most = if is_send { &settings.send_buffer_max } else { &settings.receive_buffer_max };
             let asked = if forces { asked.min(i32::MAX as u32 / 2) } else { asked.min(Settings::get(most)) };
@@ -344,13 +344,13 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
         net::SO_PRIORITY => {
             let priority = int(value, level)?;
             let is_ordinary = priority <= ORDINARY_PRIORITY_MAX;
-            if !is_ordinary && !may_administer && !credentials.is_capable(linux::CAP_NET_RAW) {
+            if !is_ordinary && !may_mark() {
                 return Err(Errno::EPERM);
             }
             options.priority.store(priority, Ordering::Relaxed);
         }
         net::SO_MARK => {
-            if !may_administer && !credentials.is_capable(linux::CAP_NET_RAW) {
+            if !may_mark() {
                 return Err(Errno::EPERM);
             }
             options.mark.store(int(value, level)?, Ordering::Relaxed);
@@ -370,7 +370,7 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
         }
         net::SO_DEBUG => {
             let is_on = int(value, level)? != 0;
-            if is_on && !may_administer {
+            if is_on && !credentials.is_capable(linux::CAP_NET_ADMIN) {
                 return Err(Errno::EACCES);
             }
             options.debug.store(is_on.into(), Ordering::Relaxed);
@@ -558,9 +558,9 @@ fn timeout_ns(value: &[u8]) -> Result<u64, Errno> {
 }
 
 /// `TCP_LINGER2`: that of the socket, or the setting.
-fn linger2(options: &Options) -> Result<u32, Errno> {
-    Ok(match options.linger2.load(Ordering::Relaxed) {
-        0 => Settings::get(&engine()?.settings.fin_timeout),
+fn linger2(socket: &InetSocket) -> Result<u32, Errno> {
+    Ok(match socket.options().linger2.load(Ordering::Relaxed) {
+        0 => Settings::get(&socket.namespace.engine()?.settings.fin_timeout),
         seconds => seconds as u32,
     })
 }

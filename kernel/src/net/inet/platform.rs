@@ -1,6 +1,6 @@
 //! The kernel as the TCP/IP engine sees it.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -83,6 +83,7 @@ impl Waiters for SocketWaiters {
 
 impl Platform for Kernel {
     type Waiters = SocketWaiters;
+    type Alarm = EngineAlarm;
 
     fn now_ns() -> u64 {
         time::now_ns()
@@ -115,11 +116,9 @@ impl Platform for Kernel {
         fallible::try_arc(waiters).map_err(|_| OutOfMemory)
     }
 
-    fn tick_at(moment_ns: u64) {
-        if moment_ns < NEXT_TICK_NS.load(Ordering::Acquire)
-            && let Some(ticker) = TICKER.get()
-        {
-            ticker.wake();
+    fn tick_at(alarm: &EngineAlarm, moment_ns: u64) {
+        if moment_ns < alarm.0.next_ns.load(Ordering::Acquire) {
+            alarm.0.wake();
         }
     }
 
@@ -168,57 +167,62 @@ async fn serve(socket: Arc<TcpSocket<Kernel>>) {
     .await;
 }
 
-static ENGINE: spin::Once<Arc<Engine<Kernel>>> = spin::Once::new();
-/// The coroutine that calls the engine when something is due, and when that is.
-static TICKER: spin::Once<TaskRef> = spin::Once::new();
-static NEXT_TICK_NS: AtomicU64 = AtomicU64::new(u64::MAX);
+/// What calls an engine when something is due. The engine has it, and it ends with it.
+pub struct EngineAlarm(Arc<AlarmState>);
 
-/// The engine, which is made when it is used first.
-///
-/// # Errors
-/// `ENOMEM`.
-pub fn engine() -> Result<&'static Arc<Engine<Kernel>>, Errno> {
-    match ENGINE.get() {
-        Some(engine) => Ok(engine),
-        None => ENGINE.try_call_once(start),
+struct AlarmState {
+    /// The coroutine that calls the engine, and when it will.
+    ticker: spin::Once<TaskRef>,
+    next_ns: AtomicU64,
+}
+
+impl AlarmState {
+    fn wake(&self) {
+        if let Some(ticker) = self.ticker.get() {
+            ticker.wake();
+        }
     }
 }
 
-fn start() -> Result<Arc<Engine<Kernel>>, Errno> {
-    let engine = Engine::new().map_err(|_| Errno::ENOMEM)?;
-    let ticker = sched::spawn(Priority::KERNEL, tick(engine.clone()))?;
-    TICKER.call_once(|| ticker);
+impl Drop for EngineAlarm {
+    fn drop(&mut self) {
+        // It finds that there is no engine any more.
+        self.0.wake();
+    }
+}
+
+/// Makes an engine, and what calls it.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn start() -> Result<Arc<Engine<Kernel>>, Errno> {
+    let state = AlarmState { ticker: spin::Once::new(), next_ns: AtomicU64::new(u64::MAX) };
+    let state = fallible::try_arc(state)?;
+    let engine = Engine::new(EngineAlarm(state.clone())).map_err(|_| Errno::ENOMEM)?;
+    let ticker = sched::spawn(Priority::KERNEL, tick(Arc::downgrade(&engine), state.clone()))?;
+    state.ticker.call_once(|| ticker);
     Ok(engine)
 }
 
-/// Calls the engine whenever something is due.
-async fn tick(engine: Arc<Engine<Kernel>>) {
+/// Calls the engine whenever something is due, as long as there is one.
+async fn tick(engine: Weak<Engine<Kernel>>, alarm: Arc<AlarmState>) {
     let mut until_ns = u64::MAX;
     let mut sleep = time::sleep_until(until_ns);
     poll_fn(|context| {
         loop {
+            let Some(engine) = engine.upgrade() else { return Poll::Ready(()) };
             let next_ns = engine.tick().unwrap_or(u64::MAX);
-            NEXT_TICK_NS.store(next_ns, Ordering::Release);
+            // It may be the last to know the engine; then the alarm wakes it once more.
+            drop(engine);
+            alarm.next_ns.store(next_ns, Ordering::Release);
             if next_ns != until_ns {
                 until_ns = next_ns;
                 sleep = time::sleep_until(next_ns);
             }
             if Pin::new(&mut sleep).poll(context).is_pending() {
-                return Poll::<()>::Pending;
+                return Poll::Pending;
             }
         }
     })
     .await;
-}
-
-/// Has the engine give back memory that it can do without.
-pub fn drain() {
-    if let Some(engine) = running_engine() {
-        engine.reclaim();
-    }
-}
-
-/// The engine, if it has been used.
-pub fn running_engine() -> Option<&'static Arc<Engine<Kernel>>> {
-    ENGINE.get()
 }

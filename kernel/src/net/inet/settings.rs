@@ -5,14 +5,14 @@ use heddle_kernel_core::fallible::try_collect;
 use heddle_kernel_core::netlink::DeviceSettings;
 
 use crate::error::Errno;
-use crate::net::inet::platform::engine;
+use crate::net::namespace::NetNamespace;
 
 /// Has the engine's interface work with these settings.
 ///
 /// # Errors
 /// `ENOMEM`.
 pub fn configure(settings: &DeviceSettings) -> Result<(), Errno> {
-    let Some(interface) = engine()?.interface() else { return Ok(()) };
+    let Some(interface) = NetNamespace::first()?.engine()?.interface() else { return Ok(()) };
     let own = |with: &heddle_kernel_core::netlink::InterfaceAddress| InterfaceAddress {
         address: with.address,
         prefix: with.length,

@@ -117,7 +117,7 @@ fn target_of(
     if socket.has_ended_sending() {
         return Err(Errno::EPIPE);
     }
-    let target = find_target(call.thread, address.ok_or(Errno::EINVAL)?, socket.style)?;
+    let target = find_target(call.thread, address.ok_or(Errno::EINVAL)?, socket)?;
     if !target.takes_from(socket.inbox()) {
         return Err(Errno::EPERM);
     }

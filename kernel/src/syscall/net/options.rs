@@ -133,6 +133,8 @@ pub fn setsockopt(call: &mut Call<'_>) -> SyscallResult {
     let value = u32::from_ne_bytes(get(call, call.word(3))?);
     let credentials = call.thread.credentials();
     let may_administer = credentials.is_capable(linux::CAP_NET_ADMIN);
+    let grants = |capability| socket.namespace.grants(&credentials, capability);
+    let may_mark = || grants(linux::CAP_NET_ADMIN) || grants(linux::CAP_NET_RAW);
     match option {
         net::SO_PASSCRED => socket.inbox().set_passes_identity(value != 0),
         net::SO_SNDBUF | net::SO_RCVBUF => {
@@ -145,12 +147,12 @@ pub fn setsockopt(call: &mut Call<'_>) -> SyscallResult {
         }
         net::SO_PRIORITY => {
             let is_ordinary = value <= ORDINARY_PRIORITY_MAX;
-            if !is_ordinary && !may_administer && !credentials.is_capable(linux::CAP_NET_RAW) {
+            if !is_ordinary && !may_mark() {
                 return Err(Errno::EPERM.into());
             }
             socket.options().set_priority(value);
         }
-        net::SO_MARK if !may_administer && !credentials.is_capable(linux::CAP_NET_RAW) => {
+        net::SO_MARK if !may_mark() => {
             return Err(Errno::EPERM.into());
         }
         net::SO_MARK => socket.options().mark().store(value, Ordering::Relaxed),

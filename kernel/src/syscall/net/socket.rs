@@ -10,6 +10,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::{File, OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::net::inet::InetSocket;
+use crate::net::namespace::NetNamespace;
 use crate::net::netlink::NetlinkSocket;
 use crate::net::protocol::{ProtocolSocket, SocketAddress, protocol_socket};
 use crate::net::{Address, Socket, Style, find_target};
@@ -98,7 +99,8 @@ pub fn socket(call: &mut Call<'_>) -> SyscallResult {
     let (style, status, close_on_exec) = split_type(call.uint(1))?;
     let credentials = call.thread.credentials();
     let owner = (credentials.fsuid, credentials.fsgid);
-    let open = fallible::try_arc(OpenFile::new(Socket::new(style, owner)?, status))?;
+    let open =
+        fallible::try_arc(OpenFile::new(Socket::new(style, NetNamespace::of(call.thread)?, owner)?, status))?;
     crate::syscall::fs::add(call, open, close_on_exec)
 }
 
@@ -249,7 +251,7 @@ pub fn connect(call: &mut Call<'_>) -> SyscallResult {
         // A socket that asks for identities has an address itself.
         socket.bind(call.thread, Address::Unnamed)?;
     }
-    let target = find_target(call.thread, &address, socket.style)?;
+    let target = find_target(call.thread, &address, &socket)?;
     let manner = manner(&open, true, 0);
     carry_out(call.thread, manner, Connect { thread: call.thread.clone(), socket, target })
 }

@@ -36,6 +36,7 @@ pub fn setns(call: &mut Call<'_>) -> SyscallResult {
             Namespace::Mounts(mounts) => entry.chosen.mounts = mounts,
             Namespace::Names(names) => entry.chosen.names = names,
             Namespace::Ipc(ipc) => entry.chosen.ipc = ipc,
+            Namespace::Network(network) => entry.chosen.network = network,
             Namespace::Groups(groups) => entry.chosen.groups = groups,
             Namespace::Users(users) => entry.users = users,
         }
@@ -64,6 +65,9 @@ pub fn setns(call: &mut Call<'_>) -> SyscallResult {
     if kinds & linux::CLONE_NEWIPC != 0 {
         entry.chosen.ipc = theirs.ipc.clone();
     }
+    if kinds & linux::CLONE_NEWNET != 0 {
+        entry.chosen.network = theirs.network.clone();
+    }
     if kinds & linux::CLONE_NEWCGROUP != 0 {
         entry.chosen.groups = theirs.groups.clone();
     }
@@ -86,6 +90,7 @@ impl Entry {
             (linux::CLONE_NEWNS, self.chosen.mounts.owner()),
             (linux::CLONE_NEWUTS, self.chosen.names.owner()),
             (linux::CLONE_NEWIPC, self.chosen.ipc.owner()),
+            (linux::CLONE_NEWNET, self.chosen.network.owner()),
             (linux::CLONE_NEWCGROUP, self.chosen.groups.owner()),
         ];
         for (_, owner) in owners.into_iter().filter(|&(kind, _)| self.has(kind)) {

@@ -10,8 +10,9 @@ use crate::fs::inode::InodeChange;
 use crate::fs::tree::Tree;
 use crate::ipc::mqueue;
 use crate::ipc::namespace::IpcNamespace;
+use crate::net::namespace::NetNamespace;
 use crate::process::Thread;
-use crate::process::namespaces::IpcSpace;
+use crate::process::namespaces::UpperNamespace;
 use crate::process::user_namespace::Users;
 use crate::procfs;
 
@@ -48,7 +49,7 @@ pub(super) fn make(
         }
         _ if !options.is_empty() => return Err(Errno::EINVAL),
         b"proc" => procfs::mount()?,
-        b"sysfs" => procfs::mount_sys()?,
+        b"sysfs" => procfs::mount_sys(&*NetNamespace::of(thread)?)?,
         b"mqueue" => mqueue::mount(&*IpcNamespace::of(thread)?, source, flags)?,
         _ => return Err(Errno::ENODEV),
     };
