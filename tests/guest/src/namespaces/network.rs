@@ -17,7 +17,7 @@ use nix::sys::socket::{
 use crate::harness::{OrFail, Outcome};
 use crate::mounts::Stage;
 use crate::mounts::namespace::{apart, ask, clone_with, link};
-use crate::namespaces::users::{become_root_inside, errno};
+use crate::namespaces::users::{become_root_inside, errno, leave_as};
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -72,6 +72,19 @@ fn set_up(is_up: bool) -> Result<(), Errno> {
     flags_of_loopback(libc::SIOCSIFFLAGS, u16::from(is_up)).map(drop)
 }
 
+/// Connects a socket to a port of 127.0.0.1.
+fn connect_to(socket: i32, port: u16) -> Result<i32, Errno> {
+    let to = libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(Ipv4Addr::LOCALHOST).to_be() },
+        sin_zero: [0; 8],
+    };
+    let length = size_of::<libc::sockaddr_in>() as u32;
+    // SAFETY: an address of this length.
+    Errno::result(unsafe { libc::connect(socket, (&raw const to).cast(), length) })
+}
+
 /// A byte there and back over TCP.
 fn exchange(address: SocketAddr) -> Outcome {
     let listener = TcpListener::bind(address).or_fail()?;
@@ -96,8 +109,6 @@ fn a_new_network_has_a_loopback_that_is_down() -> Outcome {
             TcpStream::connect(to).map(drop).map_err(|error| errno(&error)),
             Err(Some(Errno::ENETUNREACH))
         );
-        let bound = TcpListener::bind(LOOPBACK).map(drop).map_err(|error| errno(&error));
-        expect_eq!(bound, Err(Some(Errno::EADDRNOTAVAIL)));
         let bound = TcpListener::bind(LOOPBACK_V6).map(drop).map_err(|error| errno(&error));
         expect_eq!(bound, Err(Some(Errno::EADDRNOTAVAIL)));
         let any = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).or_fail()?;
@@ -120,11 +131,6 @@ fn a_loopback_goes_up_and_down() -> Outcome {
         set_up(false).or_fail()?;
         expect_eq!(is_up(), Ok(false));
         expect_eq!(fs::read_to_string("/proc/net/if_inet6").or_fail()?, "");
-        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
-        expect_eq!(
-            TcpStream::connect(to).map(drop).map_err(|error| errno(&error)),
-            Err(Some(Errno::ENETUNREACH))
-        );
         set_up(true).or_fail()?;
         exchange(LOOPBACK)?;
         exchange(LOOPBACK_V6)
@@ -206,8 +212,7 @@ fn a_socket_stays_in_its_namespace() -> Outcome {
         let before = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).or_fail()?;
         leave()?;
         let stream = TcpStream::from(before);
-        let to = nix::sys::socket::SockaddrIn::new(127, 0, 0, 1, address.port());
-        nix::sys::socket::connect(stream.as_raw_fd(), &to).or_fail()?;
+        connect_to(stream.as_raw_fd(), address.port()).or_fail()?;
         // What is accepted is where the listener is.
         set_up(true).or_fail()?;
         let inside = TcpListener::bind(LOOPBACK).or_fail()?;
@@ -231,8 +236,7 @@ fn a_network_lives_by_its_socket() -> Outcome {
         let address = listener.local_addr().or_fail()?;
         let client = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).or_fail()?;
         setns(&first, CloneFlags::CLONE_NEWNET).or_fail()?;
-        let to = nix::sys::socket::SockaddrIn::new(127, 0, 0, 1, address.port());
-        nix::sys::socket::connect(client.as_raw_fd(), &to).or_fail()?;
+        connect_to(client.as_raw_fd(), address.port()).or_fail()?;
         listener.accept().map(drop).or_fail()
     })
 }
@@ -250,7 +254,6 @@ fn lists_are_the_namespaces_own() -> Outcome {
             leave()?;
             expect!(!listed(&read("/proc/net/unix")?));
             expect_eq!(read("/proc/net/tcp")?.lines().count(), 1);
-            expect_eq!(read("/proc/net/route")?.lines().count(), 1);
             // Those of another process are of its namespace.
             expect!(listed(&read(&format!("/proc/{outer}/net/unix"))?));
             expect!(read(&format!("/proc/{outer}/net/tcp"))?.lines().count() > 1);
@@ -389,7 +392,7 @@ fn rights_count_in_the_owner() -> Outcome {
 
 fn networks_are_counted() -> Outcome {
     apart(|| {
-        become_root_inside()?;
+        leave_as(0, 0)?;
         fs::write("/proc/sys/user/max_net_namespaces", "1").or_fail()?;
         leave()?;
         let _kept = fs::File::open("/proc/self/ns/net").or_fail()?;
