@@ -32,6 +32,8 @@ const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
 const RTM_GETROUTE: u16 = 26;
 const RTM_GETNEIGH: u16 = 30;
+const RTM_NEWNSID: u16 = 88;
+const RTM_GETNSID: u16 = 90;
 
 const EPERM: i32 = 1;
 const ENODEV: i32 = 19;
@@ -69,6 +71,13 @@ const RTA_CACHEINFO: u16 = 12;
 const RTA_TABLE: u16 = 15;
 const RTA_PREF: u16 = 20;
 const RTM_F_CLONED: u32 = 0x200;
+
+const NETNSA_NSID: u16 = 1;
+const NETNSA_PID: u16 = 2;
+const NETNSA_FD: u16 = 3;
+/// `NETNSA_NSID_NOT_ASSIGNED`, and the bytes of a `struct rtgenmsg`.
+const NO_NUMBER: u32 = u32::MAX;
+const GENERAL_BYTES: usize = 4;
 
 /// Bytes of `struct ifinfomsg`, and where its index, flags and mask of flags are.
 const LINK_BYTES: usize = 16;
@@ -185,6 +194,7 @@ fn carry_out(
         // Neighbours come and go in the engine, and nobody needs them to go on.
         (RTM_GETNEIGH, true) => {}
         (RTM_GETADDR | RTM_GETNEIGH, false) => return Err(EOPNOTSUPP),
+        (RTM_GETNSID, false) => return number_of_namespace(body, requester),
         // Every fourth number, from 18 on, only asks.
         (18.., _) if kind % 4 == 2 => return Err(EOPNOTSUPP),
         _ if !is_privileged => return Err(EPERM),
@@ -376,6 +386,19 @@ fn find_route(network: &Network<'_>, body: &[u8], requester: &mut Requester<'_>)
     route.destination = InterfaceAddress { address: target, length };
     let mut reply = requester.message(RTM_NEWROUTE, 0);
     describe_route(&route, RTM_F_CLONED, &mut reply);
+    requester.send(&mut reply);
+    Ok(())
+}
+
+/// The number by which the network knows another one: it has none, because no interface leads from one to the other.
+fn number_of_namespace(body: &[u8], requester: &mut Requester<'_>) -> Outcome {
+    let rest = body.get(GENERAL_BYTES..).unwrap_or(&[]);
+    let names_one = |(kind, _): (u16, &[u8])| matches!(kind, NETNSA_PID | NETNSA_FD);
+    if !attributes(rest).any(names_one) {
+        return Err(EINVAL);
+    }
+    let mut reply = requester.message(RTM_NEWNSID, 0);
+    reply.bytes(&[AF_UNSPEC, 0, 0, 0]).attribute_word(NETNSA_NSID, NO_NUMBER);
     requester.send(&mut reply);
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::message::{HEADER_BYTES, Header, attributes};
+use super::settings::{EADDRNOTAVAIL, EEXIST, EINVAL, EOPNOTSUPP};
 use super::*;
 
 const REQUEST: u16 = 1;
@@ -162,13 +163,15 @@ fn one_route_is_answered_as_linux_does() {
 }
 
 #[test]
-fn the_loopback_stays_and_changes_need_a_privilege() {
+fn changes_need_a_privilege() {
     let mut up = std::vec![0; 16];
     (up[4], up[8], up[12]) = (1, 1, 1);
     assert_eq!(errno(&ask(&request(16, ACK, &up), false)), 1, "only root");
-    assert_eq!(errno(&ask(&request(16, ACK, &up), true)), 0, "it is up");
-    up[8] = 0;
-    assert_eq!(errno(&ask(&request(16, ACK, &up), true)), 95, "it stays up");
+    for (flag, is_up) in [(1, true), (0, false)] {
+        up[8] = flag;
+        let change = NetworkChange::Loopback(LoopbackChange::Link { is_up });
+        assert_eq!(change_of(&request(16, ACK, &up)), Ok(change));
+    }
     assert_eq!(errno(&ask(&request(34, DUMP, &[0]), false)), 95, "rules");
     // So `ip` finds out whether links are changed by netlink.
     assert_eq!(errno(&ask(&request(16, ACK, &[0; 16]), true)), 19);
@@ -302,4 +305,41 @@ proptest! {
             Ok(())
         })).unwrap();
     }
+}
+
+#[test]
+fn a_loopback_has_its_addresses_while_it_is_up() {
+    let [v4, v6] = LOOPBACK_ADDRESSES;
+    let add = |with, replaces| LoopbackChange::AddAddress { with, replaces };
+    let mut loopback = Loopback::DOWN;
+    assert_eq!(loopback.addresses(), []);
+    assert_eq!(loopback.apply(add(v4, false)), Ok(()));
+    assert_eq!(loopback.apply(add(v4, false)), Err(EEXIST));
+    assert_eq!(loopback.apply(add(v4, true)), Ok(()));
+    assert_eq!(loopback.apply(add(with("10.0.0.1/8"), false)), Err(EOPNOTSUPP));
+    assert_eq!(loopback.addresses(), [v4]);
+    assert_eq!(loopback.apply(LoopbackChange::Link { is_up: true }), Ok(()));
+    assert_eq!(loopback, Loopback::UP);
+    assert_eq!(loopback.addresses(), [v4, v6]);
+    assert_eq!(loopback.apply(LoopbackChange::RemoveAddress(v4)), Ok(()));
+    assert_eq!(loopback.apply(LoopbackChange::RemoveAddress(v4)), Err(EADDRNOTAVAIL));
+    // Up already: nothing comes back.
+    assert_eq!(loopback.apply(LoopbackChange::Link { is_up: true }), Ok(()));
+    assert_eq!(loopback.addresses(), [v6]);
+    assert_eq!(loopback.apply(LoopbackChange::Link { is_up: false }), Ok(()));
+    assert_eq!(loopback, Loopback::DOWN);
+}
+
+#[test]
+fn no_network_has_a_number_in_another() {
+    const GETNSID: u16 = 90;
+    let [(header, body)] =
+        &ask(&request(GETNSID, 0, &[&[0; 4][..], &attribute(3, &[5, 0, 0, 0])].concat()), false)[..]
+    else {
+        panic!("one answer");
+    };
+    assert_eq!(header.kind, GETNSID - 2);
+    assert_eq!(body[4..], attribute(1, &[0xff; 4]));
+    let [(_, refusal)] = &ask(&request(GETNSID, 0, &[0; 4]), false)[..] else { panic!("one answer") };
+    assert_eq!(refusal[..4], (-EINVAL).to_ne_bytes());
 }
