@@ -40,8 +40,16 @@ pub const KEY_SPACE_LOCK: &str = "heddle.space-lock";
 pub const KEY_PCID: &str = "heddle.pcid";
 
 /// `heddle.clearcpuid=FEATURE[,FEATURE…]`: features that the kernel does not use although the processor has them, by
-/// Linux's names: `smap`, `xsave`. For machines whose virtualization does not know their instructions.
+/// Linux's names: `smap`, `xsave`, `x2apic`, `tsc_deadline_timer`, `erms`; `kvm` is all that KVM offers its guests. For
+/// machines whose virtualization does not know their instructions.
 pub const KEY_CLEAR_CPUID: &str = "heddle.clearcpuid";
+
+/// `heddle.setcpuid=FEATURE[,FEATURE…]`: features that the kernel uses although the processor does not name them:
+/// `md_clear`, `spec_ctrl`, `erms`. For tests under QEMU's emulator, which has their instructions or ignores them.
+pub const KEY_SET_CPUID: &str = "heddle.setcpuid";
+
+/// `mitigations=off`: no measures against processors that run ahead of their checks. Linux's key.
+pub const KEY_MITIGATIONS: &str = "mitigations";
 
 /// `heddle.share=PATH[:ro][,PATH[:ro]…]`: where the shared folders of the host appear, in the order of their tags.
 pub const KEY_SHARE: &str = "heddle.share";
@@ -76,10 +84,15 @@ pub const CPUS_MAX: usize = 8;
 pub const KEY_STRETCH: &str = "heddle.stretch-us";
 
 /// The keys that a user may pass by hand, each with the values that it takes; `None` stands for a decimal number.
-pub const USER_KEYS: [(&str, Option<&[&str]>); 6] = [
+pub const USER_KEYS: [(&str, Option<&[&str]>); 8] = [
     (KEY_SPACE_LOCK, Some(&["ranges", "one"])),
     (KEY_PCID, Some(&["on", "off"])),
-    (KEY_CLEAR_CPUID, Some(&["smap", "xsave", "smap,xsave"])),
+    (KEY_CLEAR_CPUID, Some(&["smap", "xsave", "smap,xsave", "x2apic", "tsc_deadline_timer", "kvm"])),
+    (
+        KEY_SET_CPUID,
+        Some(&["md_clear", "spec_ctrl", "erms", "md_clear,spec_ctrl", "md_clear,spec_ctrl,erms"]),
+    ),
+    (KEY_MITIGATIONS, Some(&["auto", "off"])),
     (KEY_SLOTS, None),
     (KEY_TSC, None),
     (KEY_STRETCH, None),

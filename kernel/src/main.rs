@@ -32,6 +32,8 @@ pub mod wait;
 fn main() -> ! {
     log::install();
     ::log::info!("heddle {} on {} CPU", env!("CARGO_PKG_VERSION"), arch::cpu::count());
+    arch::mitigations::report();
+    arch::paravirt::report();
     sched::usage::note_start_phase("entry");
     memory::initialize();
     sched::usage::note_start_phase("frames");
@@ -51,6 +53,7 @@ fn run_other_cpu() -> ! {
     if let Err(error) = memory::start_cpu().and_then(|()| sched::start_cpu()).and_then(|()| keep_timers()) {
         // It would wait for timers that never come.
         ::log::error!("CPU {} cannot take part: {error:?}", arch::cpu::id());
+        memory::shootdown::retire();
         arch::cpu::halt();
     }
     sched::run_cpu()
@@ -65,6 +68,7 @@ fn keep_timers() -> Result<(), error::Errno> {
 fn initialize() -> Result<(), error::Errno> {
     arch::time::set_handler(sched::on_timer);
     sched::set_before_halt(memory::shootdown::before_idle);
+    sched::set_between_turns(memory::shootdown::catch_up);
     sched::detour::set_frames(memory::frame::zeroed_for_good);
     #[cfg(feature = "checking")]
     sync::order::set_current(sched::current);

@@ -14,10 +14,12 @@
 //! - [`lock_order`]: watches the order in which locks are taken, for the checking build.
 //! - [`mapping`]: the mappings of an address space.
 //! - [`mempolicy`]: memory policies, of a machine with one node.
+//! - [`mitigations`]: faults of processors that speculate, and the measures against them.
 //! - [`netlink`]: the machine's interfaces, and the answers to requests about them.
 //! - [`ninep`]: messages of the 9P2000.L protocol, the client's side.
 //! - [`oom`]: who ends when memory runs out.
 //! - [`overcommit`]: whether more memory may be promised than there is.
+//! - [`paravirt`]: pages and words that a guest of KVM shares with it.
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`posix_acl`]: access control lists of files.
 //! - [`seccomp`]: filters of system calls.
@@ -53,10 +55,12 @@ pub mod lease;
 pub mod lock_order;
 pub mod mapping;
 pub mod mempolicy;
+pub mod mitigations;
 pub mod netlink;
 pub mod ninep;
 pub mod oom;
 pub mod overcommit;
+pub mod paravirt;
 pub mod pipe;
 pub mod posix_acl;
 pub mod seccomp;

@@ -133,6 +133,7 @@ mod user {
     const _: unsafe fn(*mut u8, usize, usize) -> Result<(), Stopped> = offered::copy_from;
     const _: unsafe fn(usize, *const u8, usize) -> Result<(), Stopped> = offered::copy_to;
     const _: unsafe fn(usize, usize) -> Result<(), Stopped> = offered::clear;
+    const _: fn(usize) -> usize = offered::masked;
     const _: unsafe fn(usize) -> Result<u32, Stopped> = offered::load;
     const _: unsafe fn(usize, u32, u32) -> Result<u32, Stopped> = offered::compare_exchange;
     #[cfg(feature = "checking")]
@@ -153,6 +154,7 @@ mod cpu {
     #[cfg(feature = "checking")]
     const _: fn() -> bool = current::cpu::are_interrupts_on;
     const _: fn(usize) = current::cpu::kick;
+    const _: fn(u64) = current::cpu::kick_all;
     const _: fn() -> ! = current::cpu::halt;
     const _: fn() -> u64 = current::cpu::random;
     const _: fn(u32, fn()) = current::interrupt::register;
@@ -196,4 +198,20 @@ mod machine {
     const _: fn(&[u8]) = current::machine::write_console;
     const _: fn(u8) -> ! = current::machine::exit;
     const _: fn(fn(usize)) = current::machine::backtrace;
+}
+
+/// Measures against processors' faults, and offers of the hypervisor.
+mod around {
+    use super::*;
+    use current::{mitigations, paravirt};
+    use heddle_kernel_core::mitigations::Fault;
+
+    const _: fn() -> bool = mitigations::has_barrier;
+    const _: fn(usize) = mitigations::enter_domain;
+    const _: fn() = mitigations::forget_domains;
+    const _: fn(Fault, &mut dyn fmt::Write) -> fmt::Result = mitigations::describe;
+    const _: fn() = mitigations::report;
+    const _: fn(usize) -> bool = paravirt::ask_for_flush;
+    const _: fn(usize) -> u64 = paravirt::stolen_ns;
+    const _: fn() = paravirt::report;
 }

@@ -15,6 +15,8 @@
 //! - [`user`]: copies between kernel and user memory that survive a fault.
 //! - [`signal`]: the frames that signal handlers are called with.
 //! - [`debug`]: the registers as a debugger sees them, and what it has the processor watch.
+//! - [`mitigations`]: measures against processors that run ahead of their checks.
+//! - [`paravirt`]: what a hypervisor offers beyond a processor.
 //! - [`machine`]: console of the log, and the end of the machine.
 //!
 //! **Interrupts** are off in kernel code. They are taken in user mode, in [`cpu::idle`] and in
@@ -30,8 +32,8 @@ use self::x86_64 as current;
 pub use current::debug;
 pub use current::{
     ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu, enter_user,
-    exception_signal, features, hardware_capabilities, interrupt, machine, paging, signal, stack,
-    syscall_name, time, user,
+    exception_signal, features, hardware_capabilities, interrupt, machine, mitigations, paging, paravirt,
+    signal, stack, syscall_name, time, user,
 };
 
 /// Hooks that [`enter_user`] calls around the time in which a program runs.

@@ -47,6 +47,28 @@ struct DeferredFree {
     posted: PendingFlush,
 }
 
+impl DeferredFree {
+    fn is_due(&self) -> bool {
+        let is_seen =
+            if is_table(self.word) { self.posted.is_flushed() } else { self.posted.is_acknowledged() };
+        is_seen && is_unused(self.word)
+    }
+
+    /// Interrupts the CPUs that it waits for.
+    fn interrupt(&self) {
+        if is_table(self.word) {
+            self.posted.interrupt_unflushed();
+        } else {
+            self.posted.interrupt();
+        }
+    }
+}
+
+/// Whether a word leads to a table, into which a CPU may look until it has flushed, and not to a page.
+fn is_table(word: u64) -> bool {
+    word & TAG_MASK != 0
+}
+
 static DEFERRED: SpinLock<VecDeque<DeferredFree>> = SpinLock::new(VecDeque::new());
 /// Whether [`DEFERRED`] may hold something, to be read without its lock.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -77,10 +99,10 @@ impl ReaperBudget {
 
 /// Releases words when the CPUs have acknowledged to which `posted` went: at once or later.
 pub fn release(posted: PendingFlush, words: impl Iterator<Item = u64>) {
-    let acknowledged = posted.is_acknowledged();
+    let (acknowledged, flushed) = (posted.is_acknowledged(), posted.is_flushed());
     let budget = ReaperBudget::new();
     for word in words {
-        if acknowledged && is_unused(word) {
+        if (if is_table(word) { flushed } else { acknowledged }) && is_unused(word) {
             release_word(word, budget);
         } else {
             hold(word, posted);
@@ -139,7 +161,7 @@ fn drain_within(budget: ReaperBudget) -> bool {
         }
         left -= 1;
         let Some(first) = DEFERRED.lock().pop_front() else { break };
-        if first.posted.is_acknowledged() && is_unused(first.word) {
+        if first.is_due() {
             release_word(first.word, budget);
         } else {
             let mut held = DEFERRED.lock();
@@ -199,8 +221,8 @@ pub async fn reaper() {
         } else if IN_USE.load(Ordering::Acquire) {
             crate::time::sleep_until(time::now_ns() + ACKNOWLEDGE_TIMEOUT_NS).await;
             // A program that never enters the kernel would delay the release of all processes' memory.
-            let posted = DEFERRED.lock().front().map(|first| first.posted);
-            posted.inspect(|posted| posted.interrupt());
+            let first = DEFERRED.lock().front().copied();
+            first.inspect(DeferredFree::interrupt);
         } else {
             let mut first = true;
             poll_fn(|_| if core::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }).await;

@@ -16,7 +16,7 @@ pub use heddle_kernel_core::tlb::tags::Removals;
 use heddle_kernel_core::tlb::tags::Tags;
 
 use crate::arch;
-use crate::arch::{MAX_CPUS, cpu, paging};
+use crate::arch::{MAX_CPUS, cpu, paging, paravirt};
 use crate::memory::counters::count;
 use crate::memory::{counters, deferred_free, roots};
 use crate::sync::SpinLock;
@@ -76,9 +76,10 @@ pub fn load(root: u64, space: usize, users: &Users, removals: &Removals) {
     if !paging::has_tags() {
         // SAFETY: the root of such a space has the kernel's half, and is not released while a CPU has it loaded.
         unsafe { paging::load_root(root) };
-        return;
+    } else {
+        load_tagged(root, space, removals);
     }
-    load_tagged(root, space, removals);
+    STATE.end_root_change(cpu::id());
 }
 
 // Not inlined, so that the path without tags stays short.
@@ -101,6 +102,7 @@ fn load_tagged(root: u64, space: usize, removals: &Removals) {
 pub fn load_own() {
     // SAFETY: a CPU's own root has the kernel's half and lives as long as the machine.
     unsafe { paging::load_root(roots::own().0) };
+    STATE.end_root_change(cpu::id());
 }
 
 /// Makes this CPU use its own root, and no space.
@@ -118,7 +120,20 @@ pub fn before_idle() {
         count(&counters::ROOT_CHANGES);
         leave_space();
     }
+    catch_up();
     deferred_free::drain();
+}
+
+/// To be called now and then on a CPU that runs no program, and may owe a flush for a table that is to be freed.
+pub fn catch_up() {
+    if cpu::count() > 1 {
+        STATE.catch_up(cpu::id(), flush);
+    }
+}
+
+/// Says that this CPU takes no part any more.
+pub fn retire() {
+    STATE.retire(cpu::id());
 }
 
 /// To be called before this CPU touches memory of the active space: in user mode or in a copy.
@@ -184,23 +199,64 @@ impl PendingFlush {
 
     /// Waits until no CPU runs this space with old translations.
     pub async fn flushed_in(self, space: usize) {
-        STATE.flushed_in(self.0, space, interrupt).await;
+        STATE.flushed_in(self.0, space, |cpu| self.ask(cpu)).await;
     }
 
     /// Waits until all CPUs have acknowledged.
     pub async fn acknowledged(self) {
-        STATE.acknowledged(self.0, interrupt).await;
+        STATE.acknowledged(self.0, |cpu| self.ask(cpu)).await;
+    }
+
+    /// Whether all CPUs have flushed, those in the kernel too: what tables wait for.
+    pub fn is_flushed(self) -> bool {
+        STATE.is_flushed(self.0)
+    }
+
+    /// Has a CPU flush: by an interrupt, or by its host if it does not run.
+    fn ask(self, cpu: usize) {
+        if !self.is_left_to_host(cpu) {
+            interrupt(cpu);
+        }
+    }
+
+    fn is_left_to_host(self, cpu: usize) -> bool {
+        let is_left = paravirt::ask_for_flush(cpu);
+        if is_left {
+            STATE.note_flushed(self.0, cpu);
+        }
+        is_left
     }
 
     /// Interrupts the CPUs that have not acknowledged.
     pub fn interrupt(self) {
-        STATE.behind(self.0).for_each(interrupt);
+        self.interrupt_all(STATE.behind(self.0));
     }
 
-    /// Waits on the spot. For when nothing else is possible: no memory to put things off.
+    /// Interrupts the CPUs that have not flushed. Those in the kernel come to it by themselves.
+    pub fn interrupt_unflushed(self) {
+        self.interrupt_all(STATE.unflushed(self.0));
+    }
+
+    fn interrupt_all(self, cpus: impl Iterator<Item = usize>) {
+        let mut set = 0u64;
+        for cpu in cpus.filter(|&cpu| !self.is_left_to_host(cpu)) {
+            count(&counters::SHOOTDOWN_IPIS);
+            set |= 1 << cpu;
+        }
+        if set != 0 {
+            cpu::kick_all(set);
+        }
+    }
+
+    /// Waits on the spot until all CPUs have flushed. For when nothing else is possible: no memory to put things off.
+    /// No spinlock may be held: CPUs in the kernel are waited for. Others that wait so are no obstacle, since who
+    /// waits flushes meanwhile.
     pub fn spin(self) {
-        self.interrupt();
-        while !self.is_acknowledged() {
+        #[cfg(feature = "checking")]
+        crate::sync::order::expect_none("while all CPUs flush");
+        self.interrupt_unflushed();
+        while !self.is_flushed() {
+            catch_up();
             core::hint::spin_loop();
         }
     }

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 use crate::arch::paging::PAGE_SIZE;
-use crate::arch::user::Stopped;
+use crate::arch::user::{Stopped, masked};
 use crate::arch::{cpu, user};
 pub use crate::error::PageFault;
 use crate::error::{Errno, TryResult};
@@ -93,7 +93,7 @@ impl Space {
     pub fn read_bytes(&self, address: usize, bytes: &mut [u8]) -> Result<(), PageFault> {
         let _using = self.prepare(address, bytes.len(), false)?;
         // SAFETY: the range is in the lower half (`prepare`), and `bytes` is valid for its length.
-        unsafe { user::copy_from(bytes.as_mut_ptr(), address, bytes.len()) }.map_err(fault(false))
+        unsafe { user::copy_from(bytes.as_mut_ptr(), masked(address), bytes.len()) }.map_err(fault(false))
     }
 
     /// Writes user memory.
@@ -103,7 +103,7 @@ impl Space {
     pub fn write_bytes(&self, address: usize, bytes: &[u8]) -> Result<(), PageFault> {
         let _using = self.prepare(address, bytes.len(), true)?;
         // SAFETY: the range is in the lower half (`prepare`), and `bytes` is valid for its length.
-        unsafe { user::copy_to(address, bytes.as_ptr(), bytes.len()) }.map_err(fault(true))
+        unsafe { user::copy_to(masked(address), bytes.as_ptr(), bytes.len()) }.map_err(fault(true))
     }
 
     /// Copies a part of a frame to user memory of the same length.
@@ -113,7 +113,7 @@ impl Space {
     pub fn write_frame(&self, address: usize, bytes: FrameSlice<'_>) -> Result<(), PageFault> {
         let _using = self.prepare(address, bytes.len(), true)?;
         // SAFETY: the range is in the lower half (`prepare`), and the slice is memory of its length.
-        unsafe { user::copy_to(address, bytes.as_ptr(), bytes.len()) }.map_err(fault(true))
+        unsafe { user::copy_to(masked(address), bytes.as_ptr(), bytes.len()) }.map_err(fault(true))
     }
 
     /// Fills a part of a frame from user memory of the same length.
@@ -123,7 +123,7 @@ impl Space {
     pub fn read_frame(&self, address: usize, bytes: FrameSlice<'_>) -> Result<(), PageFault> {
         let _using = self.prepare(address, bytes.len(), false)?;
         // SAFETY: the range is in the lower half (`prepare`), and the slice is memory of its length.
-        unsafe { user::copy_from(bytes.as_ptr(), address, bytes.len()) }.map_err(fault(false))
+        unsafe { user::copy_from(bytes.as_ptr(), masked(address), bytes.len()) }.map_err(fault(false))
     }
 
     /// Fills user memory with zeros.
@@ -133,7 +133,7 @@ impl Space {
     pub fn clear_bytes(&self, address: usize, length: usize) -> Result<(), PageFault> {
         let _using = self.prepare(address, length, true)?;
         // SAFETY: the range is in the lower half (`prepare`).
-        unsafe { user::clear(address, length) }.map_err(fault(true))
+        unsafe { user::clear(masked(address), length) }.map_err(fault(true))
     }
 
     /// Reads a value.
@@ -144,7 +144,7 @@ impl Space {
         let mut value = MaybeUninit::<T>::zeroed();
         let _using = self.prepare(address, size_of::<T>(), false)?;
         // SAFETY: the range is in the lower half, and the value has room for its size.
-        unsafe { user::copy_from(value.as_mut_ptr().cast(), address, size_of::<T>()) }
+        unsafe { user::copy_from(value.as_mut_ptr().cast(), masked(address), size_of::<T>()) }
             .map_err(fault(false))?;
         // SAFETY: all bytes are initialized, and every pattern is a value of a plain type.
         Ok(unsafe { value.assume_init() })
@@ -158,7 +158,7 @@ impl Space {
         let _using = self.prepare(address, size_of::<T>(), true)?;
         let bytes = core::ptr::from_ref(value).cast();
         // SAFETY: the range is in the lower half, and a plain value is readable byte by byte.
-        unsafe { user::copy_to(address, bytes, size_of::<T>()) }.map_err(fault(true))
+        unsafe { user::copy_to(masked(address), bytes, size_of::<T>()) }.map_err(fault(true))
     }
 
     /// Appends the string at an address to `string`, without its zero byte, which must be among the first `limit`
@@ -196,7 +196,7 @@ impl Space {
     pub fn load_u32(&self, address: usize) -> Result<u32, PageFault> {
         let _using = self.prepare(address & !3, 4, false)?;
         // SAFETY: aligned, and in the lower half.
-        unsafe { user::load(address & !3) }.map_err(fault(false))
+        unsafe { user::load(masked(address) & !3) }.map_err(fault(false))
     }
 
     /// Compares and exchanges an aligned word atomically; returns what was there. The address's last two bits are
@@ -207,7 +207,7 @@ impl Space {
     pub fn compare_exchange_u32(&self, address: usize, expected: u32, new: u32) -> Result<u32, PageFault> {
         let _using = self.prepare(address & !3, 4, true)?;
         // SAFETY: aligned, and in the lower half.
-        unsafe { user::compare_exchange(address & !3, expected, new) }.map_err(fault(true))
+        unsafe { user::compare_exchange(masked(address) & !3, expected, new) }.map_err(fault(true))
     }
 
     /// Checks that a range can be written now, without changing it.

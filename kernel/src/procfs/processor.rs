@@ -1,6 +1,8 @@
 //! `/sys/devices/system/cpu/cpuN`: a processor with one package, whose cores have one thread each.
 
-use crate::arch::cpu;
+use heddle_kernel_core::mitigations::Fault;
+
+use crate::arch::{cpu, mitigations};
 use crate::error::Errno;
 use crate::procfs::{Subject, Text};
 
@@ -44,3 +46,31 @@ pub fn set_online(_: &Subject, bytes: &[u8]) -> Shown {
         _ => Err(Errno::EINVAL),
     }
 }
+
+/// A fault of the processors, and the measures against it. The parameter is the fault's place in [`FAULTS`].
+pub fn vulnerability<const N: usize>(_: &Subject, text: &mut Text) -> Shown {
+    let written = FAULTS.get(N).map_or(Ok(()), |&fault| mitigations::describe(fault, text));
+    written.map_err(|_| Errno::ENOMEM)?;
+    text.bytes(b"\n")
+}
+
+/// The faults that have a file, in the order of the files' names.
+const FAULTS: [Fault; 17] = [
+    Fault::GatherDataSampling,
+    Fault::IndirectTargetSelection,
+    Fault::ItlbMultihit,
+    Fault::L1tf,
+    Fault::Mds,
+    Fault::Meltdown,
+    Fault::MmioStaleData,
+    Fault::RegFileDataSampling,
+    Fault::Retbleed,
+    Fault::SpecRstackOverflow,
+    Fault::SpecStoreBypass,
+    Fault::SpectreV1,
+    Fault::SpectreV2,
+    Fault::Srbds,
+    Fault::Tsa,
+    Fault::TsxAsyncAbort,
+    Fault::Vmscape,
+];

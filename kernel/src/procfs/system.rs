@@ -75,8 +75,9 @@ pub fn memory(_: &Subject, text: &mut Text) -> Shown {
 
 /// A line of `stat` about one CPU, or all. There is no paging, and no other machine takes time from this one.
 fn cpu_line(name: core::fmt::Arguments<'_>, usage: CpuUsage, text: &mut Text) -> Shown {
-    let [user, system, idle] = [usage.user_ns, usage.system_ns, usage.idle_ns].map(clock_ticks);
-    text.line(format_args!("{name} {user} 0 {system} {idle} 0 0 0 0 0 0\n"))
+    let [user, system, idle, stolen] =
+        [usage.user_ns, usage.system_ns, usage.idle_ns, usage.stolen_ns].map(clock_ticks);
+    text.line(format_args!("{name} {user} 0 {system} {idle} 0 0 0 {stolen} 0 0\n"))
 }
 
 pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
@@ -87,6 +88,7 @@ pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
         all.user_ns += usage.user_ns;
         all.system_ns += usage.system_ns;
         all.idle_ns += usage.idle_ns;
+        all.stolen_ns += usage.stolen_ns;
     }
     cpu_line(format_args!("cpu "), all, text)?;
     for (number, &usage) in each.iter().enumerate().take(cpu::count()) {

@@ -434,6 +434,7 @@ static PROCESSOR_ITEMS: &[Item] = &[
     text(b"online", settings::processors),
     text(b"possible", settings::processors),
     text(b"present", settings::processors),
+    directory(b"vulnerabilities", What::Directory(VULNERABILITY_ITEMS)),
     directory(b"cpu0", What::Directory(FIRST_CPU_ITEMS)),
     directory(b"cpu1", What::Directory(SECOND_CPU_ITEMS)),
     directory(b"cpu2", What::Directory(THIRD_CPU_ITEMS)),
@@ -442,6 +443,25 @@ static PROCESSOR_ITEMS: &[Item] = &[
     directory(b"cpu5", What::Directory(SIXTH_CPU_ITEMS)),
     directory(b"cpu6", What::Directory(SEVENTH_CPU_ITEMS)),
     directory(b"cpu7", What::Directory(EIGHTH_CPU_ITEMS)),
+];
+static VULNERABILITY_ITEMS: &[Item] = &[
+    text(b"gather_data_sampling", processor::vulnerability::<0>),
+    text(b"indirect_target_selection", processor::vulnerability::<1>),
+    text(b"itlb_multihit", processor::vulnerability::<2>),
+    text(b"l1tf", processor::vulnerability::<3>),
+    text(b"mds", processor::vulnerability::<4>),
+    text(b"meltdown", processor::vulnerability::<5>),
+    text(b"mmio_stale_data", processor::vulnerability::<6>),
+    text(b"reg_file_data_sampling", processor::vulnerability::<7>),
+    text(b"retbleed", processor::vulnerability::<8>),
+    text(b"spec_rstack_overflow", processor::vulnerability::<9>),
+    text(b"spec_store_bypass", processor::vulnerability::<10>),
+    text(b"spectre_v1", processor::vulnerability::<11>),
+    text(b"spectre_v2", processor::vulnerability::<12>),
+    text(b"srbds", processor::vulnerability::<13>),
+    text(b"tsa", processor::vulnerability::<14>),
+    text(b"tsx_async_abort", processor::vulnerability::<15>),
+    text(b"vmscape", processor::vulnerability::<16>),
 ];
 const _: () = assert!(MAX_CPUS == 8, "a directory for each");
 

@@ -217,6 +217,14 @@ pub fn set_before_halt(hook: fn()) {
     BEFORE_HALT.call_once(|| hook);
 }
 
+/// A function that a CPU calls now and then between two turns.
+static BETWEEN_TURNS: spin::Once<fn()> = spin::Once::new();
+
+/// Has `hook` called on each CPU now and then between two turns, with no spinlock held. It must not wait.
+pub fn set_between_turns(hook: fn()) {
+    BETWEEN_TURNS.call_once(|| hook);
+}
+
 /// Bit `n`: CPU `n` is halted.
 static IDLE: AtomicU64 = AtomicU64::new(0);
 
@@ -264,6 +272,9 @@ pub fn run_cpu() -> ! {
             turns += 1;
             if turns % TURNS_WITHOUT_INTERRUPTS == 0 {
                 poll_interrupts();
+                if let Some(hook) = BETWEEN_TURNS.get() {
+                    hook();
+                }
                 detours.look();
             }
         } else if core.try_park() {

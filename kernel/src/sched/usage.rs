@@ -86,6 +86,8 @@ pub struct CpuUsage {
     pub system_ns: u64,
     /// Halted.
     pub idle_ns: u64,
+    /// Taken by the host, as far as it tells.
+    pub stolen_ns: u64,
 }
 
 /// A thread has this CPU from now on. Whoever calls this knows what the pointer leads to, and that it does until
@@ -141,5 +143,5 @@ pub fn of_cpu(number: usize) -> CpuUsage {
     // The estimate of the kernel's part grows in steps, but no figure goes back; the rest is the kernel's.
     let (user_ns, idle_ns) = (told(0, user_ns), told(2, idle_ns));
     let system_ns = told(1, now_ns().saturating_sub(idle_ns).saturating_sub(user_ns));
-    CpuUsage { user_ns, system_ns, idle_ns }
+    CpuUsage { user_ns, system_ns, idle_ns, stolen_ns: arch::paravirt::stolen_ns(number) }
 }

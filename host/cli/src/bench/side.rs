@@ -3,7 +3,7 @@
 use heddle_abi::boot::{KEY_ISOLATION, KEY_SLOTS, KEY_SPACE_LOCK};
 
 use super::record::Scale;
-use crate::guest::{Choices, Kernel};
+use crate::guest::{Choices, Kernel, Mitigations};
 use crate::machine::Clock;
 
 /// Memory of the machines, for all sides alike.
@@ -75,6 +75,8 @@ impl Side {
             processors,
             memory_bytes: MEMORY_BYTES,
             clock,
+            // Both sides without, so that the comparison is fair on any processor.
+            mitigations: Mitigations::Off,
             kernel_arguments: self.argument.map_or_else(String::new, |(key, value)| format!("{key}={value}")),
             ..Choices::new(self.kernel)
         }

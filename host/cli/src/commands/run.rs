@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::exchange::Exchange;
 use crate::guest::share::Share;
-use crate::guest::{self, CPU_DEFAULT, Choices, Isolation, Kernel, MEMORY_DEFAULT_MIB, MIB};
+use crate::guest::{self, CPU_DEFAULT, Choices, Isolation, Kernel, MEMORY_DEFAULT_MIB, MIB, Mitigations};
 use crate::log::Log;
 use crate::machine::{Clock, Machine, accelerator};
 use crate::machines::detach::{self, ReadyPipe, Started};
@@ -70,6 +70,10 @@ pub struct RunOptions {
     /// Which programs may reach one another's memory; Heddle's kernel only.
     #[arg(long, value_enum, default_value_t = Isolation::Default)]
     pub isolation: Isolation,
+    /// Whether the kernel takes measures against processors that run ahead of their checks (Spectre and the like):
+    /// Heddle does unless told otherwise, Linux, which is here to compare with, does not.
+    #[arg(long, value_enum)]
+    pub mitigations: Option<Mitigations>,
     /// Run on the checking build of Heddle's kernel, which is built if need be: slower, with assertions, lock-order
     /// checks and fault injection for tests.
     #[arg(long)]
@@ -207,6 +211,7 @@ fn choices(options: &RunOptions, network: &Network) -> Result<(Choices, OsString
         processors: options.smp,
         memory_bytes: options.memory.checked_mul(MIB).context("--memory: too much")?,
         isolation: options.isolation,
+        mitigations: options.mitigations.unwrap_or_else(|| Mitigations::of(options.kernel)),
         strace: options.strace.is_some(),
         verbose_log: options.log.is_some(),
         checking: options.checking,

@@ -101,6 +101,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     if let Some(value) = choices.isolation.value() {
         write!(command_line, " {KEY_ISOLATION}={value}")?;
     }
+    command_line.push_str(choices.mitigations.kernel_argument());
     if choices.strace {
         write!(command_line, " {KEY_STRACE}=1")?;
     }

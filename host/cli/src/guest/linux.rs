@@ -85,8 +85,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         modules.push(extra_modules(&kernel, &NETWORK)?);
     }
     let initramfs = initramfs(&kernel, &init()?, &modules)?;
-    // Without the mitigations of hardware faults that an emulator does not have, so that comparisons are fair.
-    let mut command_line = String::from("console=ttyS0 panic=-1 mitigations=off");
+    let mut command_line = format!("console=ttyS0 panic=-1{}", choices.mitigations.kernel_argument());
     // Linux fails to start now and then where it has to find this out on a busy host; and where it checks the counter
     // against the timer interrupt, which a busy host delays, it distrusts the counter and has a clock of 4 ms.
     let hertz = match choices.clock {

@@ -70,6 +70,35 @@ impl Isolation {
     }
 }
 
+/// Whether the guest's kernel takes measures against processors that run ahead of their checks (Spectre and the like).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mitigations {
+    /// Those that the processor asks for and offers.
+    Auto,
+    /// None.
+    Off,
+}
+
+impl Mitigations {
+    /// The default of a kernel: Linux is here to compare with, and its measures are not.
+    #[must_use]
+    pub const fn of(kernel: Kernel) -> Self {
+        match kernel {
+            Kernel::Heddle => Self::Auto,
+            Kernel::Linux => Self::Off,
+        }
+    }
+
+    /// The kernels' option, with a space before it.
+    #[must_use]
+    pub const fn kernel_argument(self) -> &'static str {
+        match self {
+            Self::Auto => "",
+            Self::Off => " mitigations=off",
+        }
+    }
+}
+
 /// The user's choices about the machine and its kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choices {
@@ -81,6 +110,8 @@ pub struct Choices {
     pub memory_bytes: u64,
     /// Whether each process of Heddle has an address space of its own.
     pub isolation: Isolation,
+    /// Measures against processors' faults.
+    pub mitigations: Mitigations,
     /// Whether each system call is logged.
     pub strace: bool,
     /// Whether the user asked to see the log, and so wants all of it.
@@ -112,6 +143,7 @@ impl Choices {
             processors: 1,
             memory_bytes: MEMORY_DEFAULT_MIB * MIB,
             isolation: Isolation::Default,
+            mitigations: Mitigations::of(kernel),
             strace: false,
             verbose_log: false,
             checking: false,

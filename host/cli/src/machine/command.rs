@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use heddle_abi::boot::{DEBUG_CONSOLE_PORT, DEBUG_EXIT_PORT, SHARE_TAG, port};
 
 use crate::guest::share::Share;
-use crate::machine::accelerator::Accelerator;
+use crate::machine::accelerator::{Accelerator, Kvm};
 use crate::network::{Backend, Network};
 
 /// The backing of the machine's memory.
@@ -158,7 +158,8 @@ pub fn arguments(configuration: &Configuration, sockets: &[i32], log: i32) -> Ve
     // fast, as Linux would, copies many times slower than it could.
     let is_emulated = configuration.accelerator.kvm.is_none();
     let cpu = &configuration.cpu;
-    arguments.pair("-cpu", if is_emulated { format!("{cpu},erms=off,fsrm=off") } else { cpu.clone() });
+    let suffix = configuration.accelerator.kvm.map_or(",erms=off,fsrm=off", Kvm::model_suffix);
+    arguments.pair("-cpu", format!("{cpu}{suffix}"));
     arguments.pair("-smp", configuration.processors.to_string());
     match configuration.clock {
         Clock::Host if is_emulated => arguments.pair("-accel", "tcg,thread=multi"),

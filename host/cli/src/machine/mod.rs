@@ -146,7 +146,17 @@ pub fn descriptor_path(fd: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
+/// The variable of the environment that names another QEMU than PATH's.
+pub const QEMU_VARIABLE: &str = "HEDDLE_QEMU";
+
 fn find_qemu() -> Result<PathBuf> {
+    if let Some(chosen) = std::env::var_os(QEMU_VARIABLE).filter(|chosen| !chosen.is_empty()) {
+        let chosen = PathBuf::from(chosen);
+        if !chosen.is_file() {
+            bail!("{QEMU_VARIABLE}: {} is no program", chosen.display());
+        }
+        return Ok(chosen);
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(QEMU)).find(|file| file.is_file());
     let Some(found) = found else {

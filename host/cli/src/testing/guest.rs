@@ -53,7 +53,7 @@ const fn processor(name: &'static str, options: &'static [&'static str]) -> Test
     TestMachine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
 }
 
-const MACHINES: [TestMachine; 16] = [
+const MACHINES: [TestMachine; 17] = [
     TestMachine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
     TestMachine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
     TestMachine {
@@ -97,6 +97,18 @@ const MACHINES: [TestMachine; 16] = [
     processor("heddle-haswell", &["--cpu", "Haswell"]),
     processor("heddle-skylake", &["--cpu", "Skylake-Server"]),
     processor("heddle-epyc", &["--cpu", "EPYC", "--smp", "2"]),
+    // The emulator has the instructions of the measures, or ignores their registers.
+    processor(
+        "heddle-mitigations",
+        &[
+            "--cpu",
+            "Skylake-Server",
+            "--boot",
+            "heddle.setcpuid=md_clear,spec_ctrl,erms",
+            "--isolation",
+            "private",
+        ],
+    ),
     processor("heddle-no-xsave", &["--cpu", "max,-xsave"]),
     processor("heddle-no-smap", &["--cpu", "max,-smap,-smep,-umip,-fsgsbase"]),
     processor(

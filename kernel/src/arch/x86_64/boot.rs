@@ -5,7 +5,7 @@
 
 use core::arch::global_asm;
 
-use crate::arch::x86_64::{descriptor, float, interrupt, local, paging, time};
+use crate::arch::x86_64::{descriptor, float, interrupt, local, mitigations, paging, paravirt, time};
 use crate::boot;
 use crate::boot::Region;
 
@@ -46,6 +46,8 @@ extern "C" fn heddle_start(start_info: u32) -> ! {
     copy_start_info(u64::from(start_info));
     descriptor::install(0);
     paging::install();
+    mitigations::install();
+    paravirt::install();
     float::install();
     interrupt::install_machine();
     interrupt::install_local(0);

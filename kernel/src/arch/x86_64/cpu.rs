@@ -60,6 +60,11 @@ pub fn kick(cpu: usize) {
     interrupt::send_kick(cpu);
 }
 
+/// The same for a set of CPUs, one bit each.
+pub fn kick_all(cpus: u64) {
+    interrupt::send_kicks(cpus);
+}
+
 /// Stops this CPU permanently.
 pub fn halt() -> ! {
     loop {

@@ -3,7 +3,7 @@
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::fmt::{Result, Write};
 
-use crate::arch::x86_64::{cpu, float};
+use crate::arch::x86_64::{cpu, float, mitigations};
 
 /// The names that Linux gives to the bits of a feature word; bits without a name are empty.
 type Names = [&'static str; 32];
@@ -58,6 +58,13 @@ const STRUCTURED_MORE: Names = [
     "", "cldemote", "", "movdiri", "movdir64b", "enqcmd", "", "",
 ];
 
+/// CPUID leaf 7, EDX; the word of bit 26 stands for two of Linux's.
+#[rustfmt::skip]
+const STRUCTURED_LAST: Names = [
+    "", "", "", "", "fsrm", "", "", "", "", "", "md_clear", "", "", "", "serialize", "",
+    "", "", "", "", "", "", "", "", "", "", "ibrs ibpb", "stibp", "flush_l1d", "arch_capabilities", "", "ssbd",
+];
+
 /// Features whose registers are there only if the kernel saves AVX's: FMA, AVX, F16C of leaf 1, ECX.
 const WITH_AVX: u32 = 1 << 12 | 1 << 28 | 1 << 29;
 /// AVX2, of leaf 7, EBX.
@@ -77,7 +84,7 @@ const AVX: u64 = 1 << 2;
 const AVX512: u64 = 0b111 << 5;
 
 /// The words of features that programs can use, with the names of their bits, in Linux's order.
-fn features() -> [(u32, &'static Names); 6] {
+fn features() -> [(u32, &'static Names); 7] {
     let basic = __cpuid(1);
     let has_leaf = |leaf: u32| __cpuid(leaf & 0x8000_0000).eax >= leaf;
     let (mut extended_edx, mut extended_ecx) = (0, 0);
@@ -85,10 +92,11 @@ fn features() -> [(u32, &'static Names); 6] {
         let leaf = __cpuid(0x8000_0001);
         (extended_edx, extended_ecx) = (leaf.edx, leaf.ecx);
     }
-    let (mut structured, mut structured_more) = (0, 0);
+    let (mut structured, mut structured_more, mut structured_last) = (0, 0, 0);
     if has_leaf(7) {
         let leaf = __cpuid_count(7, 0);
         (structured, structured_more) = (leaf.ebx & !STRUCTURED_OFF, leaf.ecx & !STRUCTURED_MORE_OFF);
+        structured_last = leaf.edx;
     }
     let saved = float::components();
     let mut more = basic.ecx;
@@ -108,6 +116,7 @@ fn features() -> [(u32, &'static Names); 6] {
         (extended_ecx, &EXTENDED_MORE),
         (structured, &STRUCTURED),
         (structured_more, &STRUCTURED_MORE),
+        (structured_last, &STRUCTURED_LAST),
     ]
 }
 
@@ -129,9 +138,7 @@ pub fn describe(number: usize, text: &mut dyn Write) -> Result {
     let (first, basic) = (__cpuid(0), __cpuid(1));
     write!(text, "processor\t: {number}\nvendor_id\t: ")?;
     write_registers(&[first.ebx, first.edx, first.ecx], text)?;
-    let (base_family, base_model) = (basic.eax >> 8 & 0xf, basic.eax >> 4 & 0xf);
-    let family = if base_family == 0xf { base_family + (basic.eax >> 20 & 0xff) } else { base_family };
-    let model = if family >= 6 { base_model | (basic.eax >> 16 & 0xf) << 4 } else { base_model };
+    let (family, model) = mitigations::family_and_model();
     write!(text, "\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: ")?;
     if __cpuid(0x8000_0000).eax >= 0x8000_0004 {
         let mut registers = [0; 12];
@@ -155,6 +162,10 @@ pub fn describe(number: usize, text: &mut dyn Write) -> Result {
         for (_, name) in set {
             write!(text, " {name}")?;
         }
+    }
+    text.write_str("\nbugs\t\t:")?;
+    for name in mitigations::bugs() {
+        write!(text, " {name}")?;
     }
     write!(text, "\nclflush size\t: {}\n", (basic.ebx >> 8 & 0xff) * 8)?;
     if __cpuid(0x8000_0000).eax >= 0x8000_0008 {

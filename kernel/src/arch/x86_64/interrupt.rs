@@ -4,11 +4,14 @@
 //! `unsafe` here: those registers, and function pointers kept as integers.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use ::x86_64::instructions::port::Port;
+use heddle_abi::boot::KEY_CLEAR_CPUID;
 
-use crate::arch::x86_64::{cpu, local, paging, time};
+use crate::arch::x86_64::user::{read_register, write_register};
+use crate::arch::x86_64::{cpu, local, paging, paravirt, time};
+use crate::boot;
 
 const LOCAL_APIC: u64 = 0xfee0_0000;
 const IO_APIC: u64 = 0xfec0_0000;
@@ -42,12 +45,32 @@ static HANDLERS: [AtomicUsize; LINES] = [const { AtomicUsize::new(0) }; LINES];
 /// Interrupts of each line.
 static TAKEN: [AtomicU64; LINES] = [const { AtomicU64::new(0) }; LINES];
 
+/// Whether the local APICs' registers are model-specific ones (x2APIC), which a virtual machine reaches faster than
+/// addresses.
+static BY_REGISTERS: AtomicBool = AtomicBool::new(false);
+/// Whether the timers count to a value of the time-stamp counter.
+static BY_COUNTER: AtomicBool = AtomicBool::new(false);
+/// The local APIC's address and its modes; its registers by number, 16 bytes of addresses each; the timer's deadline.
+const REGISTER_BASE: u32 = 0x1b;
+const BASE_X2APIC: u64 = 1 << 10;
+const FIRST_REGISTER: u32 = 0x800;
+const DEADLINE: u32 = 0x6e0;
+const TIMER_BY_COUNTER: u32 = 1 << 18;
+
 fn read(register: u64) -> u32 {
+    if BY_REGISTERS.load(Ordering::Relaxed) {
+        return read_register(FIRST_REGISTER + (register >> 4) as u32).unwrap_or(0) as u32;
+    }
     // SAFETY: a register of this CPU's local APIC, mapped by the direct map.
     unsafe { paging::direct_map::<u32>(LOCAL_APIC + register).read_volatile() }
 }
 
 fn write(register: u64, value: u32) {
+    if BY_REGISTERS.load(Ordering::Relaxed) {
+        // SAFETY: as below.
+        unsafe { write_register(FIRST_REGISTER + (register >> 4) as u32, value.into()) };
+        return;
+    }
     // SAFETY: as in `read`; the callers write only what the manual allows.
     unsafe { paging::direct_map::<u32>(LOCAL_APIC + register).write_volatile(value) }
 }
@@ -61,15 +84,67 @@ fn write_io(index: u32, value: u32) {
     }
 }
 
+/// Decides how local APICs are reached.
+fn choose_registers() {
+    const X2APIC: u32 = 1 << 21;
+    const DEADLINE_TIMER: u32 = 1 << 24;
+    let features = core::arch::x86_64::__cpuid(1).ecx;
+    let has = |bit, name| features & bit != 0 && !boot::is_listed(KEY_CLEAR_CPUID, name);
+    BY_REGISTERS.store(has(X2APIC, "x2apic") && read_register(REGISTER_BASE).is_some(), Ordering::Relaxed);
+    BY_COUNTER.store(has(DEADLINE_TIMER, "tsc_deadline_timer"), Ordering::Relaxed);
+}
+
 /// Sets up this CPU's local APIC.
 pub(super) fn install_local(id: usize) {
+    if id == 0 {
+        choose_registers();
+    }
+    if BY_REGISTERS.load(Ordering::Relaxed) {
+        let base = read_register(REGISTER_BASE).unwrap_or(0);
+        // SAFETY: the processor has the mode, and nothing has used the addresses yet.
+        if !unsafe { write_register(REGISTER_BASE, base | BASE_X2APIC) } {
+            BY_REGISTERS.store(false, Ordering::Relaxed);
+        }
+    }
     write(REGISTER_TASK_PRIORITY, 0);
     write(REGISTER_LOCAL_PIN0, MASKED);
     write(REGISTER_LOCAL_PIN1, MASKED);
     write(REGISTER_TIMER_DIVIDE, DIVIDE_BY_ONE);
     write(REGISTER_LOCAL_TIMER, u32::from(VECTOR_TIMER));
     write(REGISTER_SPURIOUS, 0x100 | u32::from(VECTOR_SPURIOUS));
-    local::of(id).apic_id.store(read(REGISTER_ID) >> 24, Ordering::Relaxed);
+    let number = read(REGISTER_ID);
+    let number = if BY_REGISTERS.load(Ordering::Relaxed) { number } else { number >> 24 };
+    local::of(id).apic_id.store(number, Ordering::Relaxed);
+    if id != 0 {
+        install_timer();
+    }
+}
+
+/// Has this CPU's timer count to a value of the time-stamp counter from here on, where it can.
+pub(super) fn install_timer() {
+    if counts_to_deadline() {
+        write(REGISTER_LOCAL_TIMER, TIMER_BY_COUNTER | u32::from(VECTOR_TIMER));
+        // The deadline is written by another way than the mode, and must not come first.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Whether timers are set by [`set_deadline`].
+pub(super) fn counts_to_deadline() -> bool {
+    BY_COUNTER.load(Ordering::Relaxed)
+}
+
+/// Sets the timer for a value of the time-stamp counter.
+pub(super) fn set_deadline(counts: u64) {
+    // SAFETY: the processor has the register.
+    unsafe { write_register(DEADLINE, counts) };
+}
+
+/// Tells the local APIC that the interrupt in service is over.
+fn end() {
+    if !paravirt::end_interrupt() {
+        write(REGISTER_END, 0);
+    }
 }
 
 /// Silences the old interrupt controllers and masks every pin.
@@ -150,12 +225,12 @@ pub(super) fn dispatch(vector: u8) {
     match vector {
         VECTOR_TIMER => {
             add_one(&local.timers);
-            write(REGISTER_END, 0);
+            end();
             time::expired();
         }
         VECTOR_KICK => {
             add_one(&local.kicks);
-            write(REGISTER_END, 0);
+            end();
         }
         VECTOR_SPURIOUS => {}
         _ => {
@@ -167,7 +242,7 @@ pub(super) fn dispatch(vector: u8) {
                 let handler = unsafe { core::mem::transmute::<usize, fn()>(handler) };
                 handler();
             }
-            write(REGISTER_END, 0);
+            end();
         }
     }
     local.in_handler.store(before, Ordering::Relaxed);
@@ -188,8 +263,24 @@ pub(super) fn send_kick(cpu: usize) {
     send(local::of(cpu).apic_id.load(Ordering::Relaxed), 0x4000 | u32::from(VECTOR_KICK));
 }
 
+/// Sends the kick interrupt to a set of CPUs, one bit each.
+pub(super) fn send_kicks(cpus: u64) {
+    if cpus.count_ones() > 1 && paravirt::interrupt_all(cpus, u32::from(VECTOR_KICK)) {
+        return;
+    }
+    (0..cpu::count()).filter(|cpu| cpus >> cpu & 1 != 0).for_each(send_kick);
+}
+
 /// Sends an interprocessor interrupt with this command word.
 pub(super) fn send(apic_id: u32, command: u32) {
+    if BY_REGISTERS.load(Ordering::Relaxed) {
+        // The write does not wait for stores before it, which the other CPU is to see.
+        fence(Ordering::SeqCst);
+        let register = FIRST_REGISTER + (REGISTER_COMMAND >> 4) as u32;
+        // SAFETY: as in `write`.
+        unsafe { write_register(register, u64::from(apic_id) << 32 | u64::from(command)) };
+        return;
+    }
     while read(REGISTER_COMMAND) & COMMAND_PENDING != 0 {
         core::hint::spin_loop();
     }

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use ::x86_64::instructions::port::Port;
 
 use crate::arch::x86_64::local::MAX_CPUS;
-use crate::arch::x86_64::{cpu, descriptor, float, interrupt, local, paging, time};
+use crate::arch::x86_64::{cpu, descriptor, float, interrupt, local, mitigations, paging, paravirt, time};
 
 global_asm!(include_str!("smp.s"), options(att_syntax, raw));
 
@@ -99,6 +99,8 @@ fn firmware_cpu_count() -> usize {
 extern "C" fn heddle_ap_start(id: usize) -> ! {
     local::install(id);
     descriptor::install(id);
+    mitigations::install_cpu();
+    paravirt::install_cpu(id);
     float::install();
     interrupt::install_local(id);
     STARTED.store(id + 1, Ordering::Release);

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_abi::boot::{KEY_NOW, KEY_TSC};
 
-use crate::arch::x86_64::{interrupt, local};
+use crate::arch::x86_64::{interrupt, local, paravirt};
 use crate::boot;
 
 /// How long the frequency is measured for, where the host doesn't know it.
@@ -20,6 +20,8 @@ const TIMER_MIN_NS: u64 = 1_000;
 static BASE: AtomicU64 = AtomicU64::new(0);
 /// Nanoseconds per count, as a fraction of 2^32.
 static SCALE: AtomicU64 = AtomicU64::new(0);
+/// Counts per nanosecond, as a fraction of 2^32.
+static COUNTS: AtomicU64 = AtomicU64::new(0);
 static WALL_OFFSET: AtomicU64 = AtomicU64::new(0);
 
 /// The time-stamp counter.
@@ -32,13 +34,27 @@ pub fn counter() -> u64 {
 /// Starts the clock; the local APIC must be set up.
 pub(super) fn install() {
     let start = counter();
-    let frequency = boot::number(KEY_TSC).filter(|&hertz| hertz > 1_000_000).unwrap_or_else(measure);
+    let told = boot::number(KEY_TSC).filter(|&hertz| hertz > 1_000_000);
+    let frequency = told.or_else(paravirt::frequency_hz).or_else(described_hz).unwrap_or_else(measure);
+    interrupt::install_timer();
+    COUNTS.store(((u128::from(frequency) << 32) / 1_000_000_000) as u64, Ordering::Relaxed);
     SCALE.store(((1_000_000_000u128 << 32) / u128::from(frequency)) as u64, Ordering::Relaxed);
     BASE.store(start, Ordering::Relaxed);
     // The counter of a virtual machine starts with it; a large value is a real machine's and means nothing.
     let since_start = scale(start);
     let since_start = if since_start < 60_000_000_000 { since_start } else { 0 };
     WALL_OFFSET.store(boot::number(KEY_NOW).unwrap_or(0) + since_start, Ordering::Relaxed);
+}
+
+/// The frequency by CPUID's leaf of the counter and the crystal behind it.
+fn described_hz() -> Option<u64> {
+    const LEAF: u32 = 0x15;
+    if core::arch::x86_64::__cpuid(0).eax < LEAF {
+        return None;
+    }
+    let leaf = core::arch::x86_64::__cpuid(LEAF);
+    let product = u64::from(leaf.ecx) * u64::from(leaf.ebx);
+    product.checked_div(leaf.eax.into()).filter(|&hertz| hertz > 1_000_000)
 }
 
 fn measure() -> u64 {
@@ -106,6 +122,11 @@ pub fn set_timer(deadline_ns: u64) {
     }
     let wait_ns = deadline_ns.saturating_sub(now_ns()).clamp(TIMER_MIN_NS, TIMER_MAX_NS);
     local.timer_deadline.store(deadline_ns, Ordering::Relaxed);
+    if interrupt::counts_to_deadline() {
+        let counts = (u128::from(wait_ns) * u128::from(COUNTS.load(Ordering::Relaxed))) >> 32;
+        interrupt::set_deadline(counter().wrapping_add(counts as u64));
+        return;
+    }
     interrupt::start_timer(wait_ns as u32);
 }
 

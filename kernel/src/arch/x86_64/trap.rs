@@ -188,6 +188,7 @@ extern "C" fn heddle_kernel_trap(frame: &mut KernelFrame) {
                 frame.rsp
             ),
         },
+        VECTOR_PROTECTION if let Some(target) = user::fixup(frame.rip) => frame.rip = target,
         vector => panic!(
             "exception {vector} in the kernel at {:#x}: error {:#x}, rsp {:#x}, flags {:#x}, cs {:#x}, ss {:#x}, \
              registers {:x?}",

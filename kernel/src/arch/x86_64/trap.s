@@ -58,6 +58,9 @@ heddle_enter_user:
     movq %rsp, %gs:{CPU_KERNEL_SP}
     leaq {CONTEXT_SIZE}(%rdi), %rax
     movq %rax, %gs:{CPU_RSP0}
+.global heddle_site_exit
+heddle_site_exit:
+    .byte 0x0f, 0x1f, 0x44, 0x00, 0x00  # `call heddle_release_branches` where that is needed (mitigations.rs)
     # sysret loads rip from rcx and rflags from r11: usable exactly when the context agrees. A rip outside the
     # lower half must go the other way, because sysret would fault in the kernel.
     movq {CONTEXT_IP}(%rdi), %rcx
@@ -89,11 +92,17 @@ heddle_enter_user:
     popq %rsi
     popq %rdi
     movq ({CONTEXT_SP} - {CONTEXT_VECTOR})(%rsp), %rsp
+.global heddle_site_clear_sysret
+heddle_site_clear_sysret:
+    .byte 0x0f, 0x1f, 0x80, 0, 0, 0, 0  # `verw`, which empties buffers, likewise
     swapgs
     sysretq
 1:  leaq {CONTEXT_R15}(%rdi), %rsp
     POP_REGISTERS
     addq $16, %rsp                      # vector, error
+.global heddle_site_clear_iret
+heddle_site_clear_iret:
+    .byte 0x0f, 0x1f, 0x80, 0, 0, 0, 0  # as above
     swapgs
     iretq
 
@@ -115,6 +124,9 @@ heddle_syscall_entry:
 leave_user:
     cld
     movq %gs:{CPU_KERNEL_SP}, %rsp
+.global heddle_site_entry
+heddle_site_entry:
+    .byte 0x0f, 0x1f, 0x44, 0x00, 0x00  # `call heddle_restrain_branches`, before the first indirect one
     popq %r15
     popq %r14
     popq %r13
@@ -128,12 +140,18 @@ trap_common:
     testb $3, 24(%rsp)                  # the code segment's privilege level
     jz 1f
     swapgs
+.global heddle_site_fence_trap
+heddle_site_fence_trap:
+    .byte 0x0f, 0x1f, 0x00              # `lfence`: nothing runs ahead with the program's GS base
 .global heddle_trap_smap_site
 heddle_trap_smap_site:
     .byte 0x0f, 0x1f, 0x00              # `clac` where SMAP is: a program may have set the flag
     PUSH_REGISTERS
     jmp leave_user
 1:  # From kernel mode: an interrupt at an explicit point, a fault of a user copy, or a bug.
+.global heddle_site_fence_kernel
+heddle_site_fence_kernel:
+    .byte 0x0f, 0x1f, 0x00              # as above, where the branch was mispredicted
     PUSH_REGISTERS
     cld
     movq %rsp, %rdi
@@ -147,6 +165,44 @@ heddle_trap_smap_site:
     addq $16, %rsp
     iretq
 
+# What the sites call. Both keep all registers but rax, rcx and rdx, and run on the kernel's stack.
+.balign 16
+.global heddle_restrain_branches
+heddle_restrain_branches:
+    movl $0x48, %ecx                    # SPEC_CTRL
+    movl $1, %eax                       # IBRS
+    xorl %edx, %edx
+    wrmsr
+    retq
+
+.balign 16
+.global heddle_release_branches
+heddle_release_branches:
+    movl $0x48, %ecx
+    xorl %eax, %eax
+    xorl %edx, %edx
+    wrmsr
+    retq
+
+# heddle_fill_returns(): 32 entries of the kernel's own in the predictor of returns, whatever was there before.
+.balign 16
+.global heddle_fill_returns
+heddle_fill_returns:
+    movl $16, %ecx
+1:  callq 3f
+2:  pause                               # never reached but ahead of its turn
+    lfence
+    jmp 2b
+3:  callq 5f
+4:  pause
+    lfence
+    jmp 4b
+5:  addq $16, %rsp
+    decl %ecx
+    jnz 1b
+    lfence
+    retq
+
 # Debug traps, on a stack of their own: a program can have one strike at the first instruction of the `syscall` entry,
 # where the stack is still its own.
 .global heddle_debug_entry
@@ -155,6 +211,9 @@ heddle_debug_entry:
     testb $3, 8(%rsp)                   # the code segment's privilege level
     jz 1f
     swapgs
+.global heddle_site_fence_debug
+heddle_site_fence_debug:
+    .byte 0x0f, 0x1f, 0x00              # as above
 .global heddle_debug_smap_site
 heddle_debug_smap_site:
     .byte 0x0f, 0x1f, 0x00              # as above

@@ -5,11 +5,11 @@
 //! `unsafe` here: raw copies and the table of fault continuations.
 #![allow(unsafe_code)]
 
-use core::arch::global_asm;
+use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::arch::x86_64::local;
 use crate::arch::x86_64::local::MAX_CPUS;
+use crate::arch::x86_64::{local, paging};
 
 global_asm!(include_str!("user.s"), options(att_syntax, raw));
 
@@ -18,6 +18,10 @@ unsafe extern "C" {
     fn heddle_user_clear(to: *mut u8, length: usize) -> usize;
     fn heddle_user_load(from: *const u32, to: *mut u32) -> usize;
     fn heddle_user_exchange(at: *mut u32, expected: u32, new: u32, found: *mut u32) -> usize;
+    fn heddle_read_register(number: u32, to: *mut u64) -> usize;
+    fn heddle_write_register(number: u32, value: u64) -> usize;
+    static heddle_site_copy: u8;
+    static heddle_copy_bytes: u8;
     static heddle_fixups: [u64; 3];
     static heddle_fixups_end: [u64; 3];
 }
@@ -38,6 +42,20 @@ fn outcome(length: usize, left: usize) -> Result<(), Stopped> {
         return Ok(());
     }
     Err(Stopped { done: length - left, address: FAULT_ADDRESS[local::current_id()].load(Ordering::Relaxed) })
+}
+
+/// The same address if it lies in the lower half, and one that nobody has otherwise: a processor that runs ahead of the
+/// check that an address is a program's must not load from the kernel's half.
+#[must_use]
+#[inline(always)]
+pub fn masked(address: usize) -> usize {
+    let (mut result, sign): (usize, usize) = (address, address);
+    // SAFETY: computes with two registers. The compiler, which believes in the check, must not leave it out.
+    unsafe {
+        asm!("sar {sign}, 63", "or {result}, {sign}", sign = inout(reg) sign => _, result = inout(reg) result,
+             options(pure, nomem, nostack));
+    }
+    result
 }
 
 /// Copies from user memory.
@@ -112,6 +130,36 @@ pub unsafe fn compare_exchange(at: usize, expected: u32, new: u32) -> Result<u32
 pub unsafe fn provoke_access(from: usize) -> u32 {
     // SAFETY: the caller's promise; with SMAP it faults, which ends the machine.
     unsafe { core::ptr::with_exposed_provenance::<u32>(from).read_volatile() }
+}
+
+/// A model-specific register, if the processor has it.
+pub(super) fn read_register(number: u32) -> Option<u64> {
+    let mut value = 0;
+    // SAFETY: reading has no effect, and a register that is missing is a fault that the table names.
+    (unsafe { heddle_read_register(number, &raw mut value) } == 0).then_some(value)
+}
+
+/// Writes a model-specific register; `false` if the processor refuses.
+///
+/// # Safety
+/// The kernel can live with the value.
+pub(super) unsafe fn write_register(number: u32, value: u64) -> bool {
+    // SAFETY: the caller's promise; a refusal is a fault that the table names.
+    unsafe { heddle_write_register(number, value) == 0 }
+}
+
+/// Has large copies made by bytes: for processors that are fast at it. Before other processors start.
+pub(super) fn copy_by_bytes() {
+    let (site, target) = (&raw const heddle_site_copy as usize, &raw const heddle_copy_bytes as usize);
+    let distance = (target - site - 2) as u8;
+    patch(&raw const heddle_site_copy, &[0xeb, distance]);
+}
+
+/// Writes instructions over others of the same length. Only the boot processor may run, and not these.
+pub(super) fn patch(site: *const u8, code: &[u8]) {
+    let target: *mut u8 = paging::direct_map(paging::physical_of(site));
+    // SAFETY: the callers name sites of the kernel's text, which the direct map shows writable.
+    unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), target, code.len()) };
 }
 
 /// Where kernel code that faulted at `rip` continues; `None` if it may not fault there.

@@ -1,6 +1,6 @@
 # Copies between kernel and user memory. A fault inside one of them continues at the address that the table names
-# for it. Eight bytes at a time and never `rep movsb`, which QEMU interprets byte by byte; string instructions only
-# where there is enough to make up for their start.
+# for it. Eight bytes at a time, and `rep movsb` only where the processor says that it is fast (QEMU's emulator interprets
+# it byte by byte); string instructions only where there is enough to make up for their start.
 #
 # Syntax: AT&T.
 
@@ -84,16 +84,27 @@ heddle_user_copy:
 6:  movq %rdx, %rax
     SMAP_SITE 0
     retq
-7:  movq %rdx, %rcx
+7:
+.global heddle_site_copy
+heddle_site_copy:
+    .byte 0xeb, 0x00                    # `jmp 11f` where the processor copies bytes as fast as words
+    movq %rdx, %rcx
     shrq $3, %rcx
     andl $7, %edx
 8:  rep movsq
 9:  jmp 4b
 10: leaq (%rdx, %rcx, 8), %rdx
     jmp 4b
+.global heddle_copy_bytes
+heddle_copy_bytes:
+11: movq %rdx, %rcx
+12: rep movsb
+13: movq %rcx, %rdx                     # after a fault: what is left, of which the first byte faults again
+    jmp 6b
     FIXUP 1b, 4b, 4b
     FIXUP 4b, 6b, 6b
     FIXUP 8b, 9b, 10b
+    FIXUP 12b, 13b, 13b
 
 # heddle_user_clear(to: rdi, length: rsi) -> rax: how many bytes were not cleared.
 .global heddle_user_clear
@@ -118,6 +129,35 @@ heddle_user_clear:
     jmp 2b
     FIXUP 1b, 2b, 5b
     FIXUP 2b, 4b, 4b
+
+# heddle_read_register(number: edi, to: rsi) -> rax: 0, or 1 if the processor has no such register.
+.global heddle_read_register
+.balign 16
+heddle_read_register:
+    movl %edi, %ecx
+1:  rdmsr
+2:  movl %eax, (%rsi)
+    movl %edx, 4(%rsi)
+    xorl %eax, %eax
+    retq
+3:  movl $1, %eax
+    retq
+    FIXUP 1b, 2b, 3b
+
+# heddle_write_register(number: edi, value: rsi) -> rax: 0, or 1 if the processor refuses.
+.global heddle_write_register
+.balign 16
+heddle_write_register:
+    movl %edi, %ecx
+    movl %esi, %eax
+    movq %rsi, %rdx
+    shrq $32, %rdx
+1:  wrmsr
+2:  xorl %eax, %eax
+    retq
+3:  movl $1, %eax
+    retq
+    FIXUP 1b, 2b, 3b
 
 # heddle_user_load(from: rdi, to: rsi) -> rax: 0, or 1 after a fault. 32 bits, one access.
 .global heddle_user_load

@@ -44,8 +44,8 @@ use heddle_abi::boot::{KEY_PCID, KEY_SLOTS};
 use heddle_kernel_core::mapping::Mappings;
 use heddle_kernel_core::tlb::roots::Identity;
 
-use crate::arch::paging;
 use crate::arch::paging::PageTableEntry;
+use crate::arch::{mitigations, paging};
 use crate::boot;
 use crate::error::Errno;
 use crate::memory::counters::count;
@@ -334,6 +334,10 @@ impl Space {
         }
         self.credentials.store(credentials.0, Ordering::Relaxed);
         self.isolation.set(policy);
+        // A space with a root of its own goes on without another look at it.
+        if mitigations::has_barrier() {
+            mitigations::forget_domains();
+        }
     }
 
     /// Makes all CPUs look anew at who may reach the space.
@@ -419,6 +423,9 @@ impl Space {
             match entry {
                 Some(entry) => roots::run(self.slot_number, entry, self.domain(), identity, &self.users),
                 None => self.load_root(identity),
+            }
+            if mitigations::has_barrier() {
+                mitigations::enter_domain(self.domain());
             }
             // The space may be leaving its slot on another CPU.
             if self.identity() == identity {

@@ -77,9 +77,17 @@ pub struct Kvm {
     pub has_smap: bool,
     /// Whether it knows the instructions that save extended registers, or the processor does not have them.
     pub has_xsave: bool,
+    /// Whether it takes the register by which processors name their faults. QEMU ends where it names it and refuses it.
+    pub has_capabilities: bool,
 }
 
 impl Kvm {
+    /// The suffix for QEMU's `-cpu`: features that its model must not have here.
+    #[must_use]
+    pub const fn model_suffix(self) -> &'static str {
+        if self.has_capabilities { "" } else { WITHOUT_CAPABILITIES }
+    }
+
     /// The features that the guest's kernel must not use although the processor has them, as Linux names them.
     #[must_use]
     pub fn unusable(self) -> Vec<&'static str> {
@@ -87,6 +95,9 @@ impl Kvm {
         features.into_iter().filter(|(has, _)| !has).map(|(_, name)| name).collect()
     }
 }
+
+/// See [`Kvm::has_capabilities`].
+const WITHOUT_CAPABILITIES: &str = ",-arch-capabilities";
 
 /// The accelerator of a machine, and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,7 +221,9 @@ fn remembered(cache: &Path, key: &str, probe: impl FnOnce() -> Result<Option<Kvm
 fn describe(kvm: Option<Kvm>) -> String {
     let Some(kvm) = kvm else { return "none".to_owned() };
     let mut text = String::from(if kvm.is_fast { "fast" } else { "slow" });
-    for (has, name) in [(kvm.has_smap, " smap"), (kvm.has_xsave, " xsave")] {
+    let features =
+        [(kvm.has_smap, " smap"), (kvm.has_xsave, " xsave"), (kvm.has_capabilities, " capabilities")];
+    for (has, name) in features {
         if has {
             text.push_str(name);
         }
@@ -227,7 +240,8 @@ fn parse(text: &str) -> Option<Option<Kvm>> {
         _ => return None,
     };
     let has = |name| features.split(' ').any(|feature| feature == name);
-    Some(Some(Kvm { is_fast, has_smap: has("smap"), has_xsave: has("xsave") }))
+    let (has_smap, has_xsave, has_capabilities) = (has("smap"), has("xsave"), has("capabilities"));
+    Some(Some(Kvm { is_fast, has_smap, has_xsave, has_capabilities }))
 }
 
 /// All that the answer depends on.
@@ -242,6 +256,8 @@ fn key() -> Result<String> {
     writeln!(key, "{}", read("/proc/sys/kernel/random/boot_id")?.trim())?;
     writeln!(key, "{}", read("/proc/sys/kernel/osrelease")?.trim())?;
     writeln!(key, "{model}")?;
+    // Raised with what the probe asks.
+    writeln!(key, "probe 2")?;
     writeln!(key, "{} {} {}", qemu.display(), metadata.len(), changed.as_nanos())?;
     Ok(key)
 }
@@ -254,7 +270,9 @@ mod tests {
     fn an_answer_is_kept_for_its_key() {
         let cache = std::env::temp_dir().join(format!("heddle-accelerator-{}", std::process::id()));
         std::fs::create_dir_all(&cache).unwrap();
-        let kvm = |is_fast, has_smap, has_xsave| Some(Kvm { is_fast, has_smap, has_xsave });
+        let kvm = |is_fast, has_smap, has_xsave| {
+            Some(Kvm { is_fast, has_smap, has_xsave, has_capabilities: has_smap })
+        };
         for kvm in [None, kvm(true, false, true), kvm(false, true, false), kvm(true, true, true)] {
             let key = format!("{kvm:?}\n");
             assert_eq!(remembered(&cache, &key, || Ok(kvm)).unwrap(), kvm);

@@ -13,7 +13,7 @@ use heddle_abi::boot::{DEBUG_CONSOLE_PORT, DEBUG_EXIT_PORT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::Kvm;
+use super::{Kvm, WITHOUT_CAPABILITIES};
 use crate::machine::descriptor_path;
 
 std::arch::global_asm!(include_str!("probe.s"), options(att_syntax, raw));
@@ -37,20 +37,29 @@ fn kernel() -> &'static [u8] {
 
 /// Starts the machine and watches its progress; `None` if it does not start.
 pub fn run(qemu: &Path) -> Result<Option<Kvm>> {
-    let first = start(qemu, "+")?;
-    Ok(match first {
+    let mut model = String::from("max");
+    let mut first = start(qemu, &model, "+")?;
+    let has_capabilities = first.is_some();
+    if !has_capabilities {
+        model.push_str(WITHOUT_CAPABILITIES);
+        first = start(qemu, &model, "+")?;
+    }
+    let found = match first {
         // The machine stopped there.
-        Some(kvm) if !kvm.has_smap => start(qemu, "-")?.map(|second| Kvm { has_smap: false, ..second }),
+        Some(kvm) if !kvm.has_smap => {
+            start(qemu, &model, "-")?.map(|second| Kvm { has_smap: false, ..second })
+        }
         _ => first,
-    })
+    };
+    Ok(found.map(|kvm| Kvm { has_capabilities, ..kvm }))
 }
 
-fn start(qemu: &Path, command_line: &str) -> Result<Option<Kvm>> {
+fn start(qemu: &Path, model: &str, command_line: &str) -> Result<Option<Kvm>> {
     let file = File::from(memfd_create("heddle-probe", MemfdFlags::empty())?);
     std::io::Write::write_all(&mut &file, kernel()).context("writing the probe's kernel")?;
     let mut command = Command::new(qemu);
     command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-m", "8M"]);
-    command.args(["-M", "microvm,acpi=off", "-accel", "kvm", "-cpu", "max"]);
+    command.args(["-M", "microvm,acpi=off", "-accel", "kvm", "-cpu", model]);
     command.args(["-kernel", &descriptor_path(&file), "-append", command_line]);
     command.args(["-chardev", "stdio,id=log,signal=off"]);
     command.args(["-device", &format!("isa-debugcon,iobase={DEBUG_CONSOLE_PORT:#x},chardev=log")]);
@@ -72,7 +81,7 @@ fn watch(output: &mut (impl Read + AsFd)) -> Result<Option<Kvm>> {
     // An interpreter needs its time to get there; whether it then knows the next instructions shows at once.
     let has_smap = (is_fast || next(output, b'F', START_MAX)?) && next(output, b'A', COUNT_MAX)?;
     let has_xsave = has_smap && next(output, b'X', COUNT_MAX)?;
-    Ok(Some(Kvm { is_fast, has_smap, has_xsave }))
+    Ok(Some(Kvm { is_fast, has_smap, has_xsave, has_capabilities: true }))
 }
 
 /// Whether the machine writes `wanted` within this time.
@@ -110,7 +119,8 @@ mod tests {
             watch(&mut &near).unwrap()
         };
         assert_eq!(watched(b""), None);
-        let kvm = |is_fast, has_smap, has_xsave| Some(Kvm { is_fast, has_smap, has_xsave });
+        let kvm =
+            |is_fast, has_smap, has_xsave| Some(Kvm { is_fast, has_smap, has_xsave, has_capabilities: true });
         assert_eq!(watched(b"SFAX"), kvm(true, true, true));
         assert_eq!(watched(b"SFA"), kvm(true, true, false));
         assert_eq!(watched(b"SF"), kvm(true, false, false));

@@ -23,6 +23,15 @@
 //! A processor looks at the requests only when `attention` is set. The poster sets it after the request and before it
 //! reads the mode; the processor clears it before it reads the requests. So the argument is the same.
 //!
+//! # Tables
+//! A processor in the kernel owes no flush for a *page*: it touches no memory of programs, and drops what is cached
+//! before it does. A *table* is another matter: the processor may walk its page table for no visible reason,
+//! and would take what has become of a freed table for entries, cache them, and mark them as used. So a table is
+//! released only when every processor that may have it in its page table has *flushed* ([`Shootdown::is_flushed`]),
+//! whatever it does; those that are idle are interrupted for that, and those in the kernel come to it
+//! ([`Shootdown::catch_up`]). A processor that changes its page table may walk the one before until the change is done
+//! ([`Shootdown::end_root_change`]), so uses of that count until then.
+//!
 //! # Barriers
 //! A memory barrier on every processor that runs a program (membarrier(2)) goes the same way without a flush: a change
 //! of mode is a barrier, so a processor passes by changing its mode, and one that is in the kernel has passed.
@@ -54,6 +63,8 @@ struct Processor {
     attention: AtomicBool,
     /// Counts its changes of the page table, from 1.
     epoch: AtomicU64,
+    /// The last of them that is done.
+    settled: AtomicU64,
 }
 
 /// The state of up to `N` processors, 32 at most.
@@ -136,6 +147,7 @@ impl<const N: usize> Shootdown<N> {
                     barrier_passed: AtomicU64::new(0),
                     attention: AtomicBool::new(false),
                     epoch: AtomicU64::new(1),
+                    settled: AtomicU64::new(1),
                 }
             }; N],
             generation: AtomicU64::new(0),
@@ -156,6 +168,7 @@ impl<const N: usize> Shootdown<N> {
             barrier_passed: AtomicU64::new(0),
             attention: AtomicBool::new(false),
             epoch: AtomicU64::new(1),
+            settled: AtomicU64::new(1),
         };
         Self {
             processors: core::array::from_fn(processor),
@@ -169,6 +182,12 @@ impl<const N: usize> Shootdown<N> {
     pub fn begin_root_change(&self, me: usize) {
         let epoch = &self.processors[me].epoch;
         epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// To be called on processor `me` when it has loaded the page table.
+    pub fn end_root_change(&self, me: usize) {
+        let processor = &self.processors[me];
+        processor.settled.store(processor.epoch.load(Ordering::Relaxed), Ordering::SeqCst);
     }
 
     /// To be called on processor `me` before it uses the space of `users`: before it loads a page table for that, if it
@@ -186,9 +205,9 @@ impl<const N: usize> Shootdown<N> {
     fn has_used(&self, processor: usize, users: &Users<N>) -> bool {
         // The fences of `post` and `note` order the two. If that of `note` was first, both numbers are seen, or later
         // ones, which void the use. If that of `post` was first, the walk comes after the removal, and nothing has to
-        // be seen.
+        // be seen. An older number of the processor's is no harm: it then counts as one that has used the space.
         users.epochs[processor].load(Ordering::Relaxed)
-            == self.processors[processor].epoch.load(Ordering::Relaxed)
+            >= self.processors[processor].settled.load(Ordering::Relaxed)
     }
 
     /// To be called on processor `me` before it touches memory of `space`; `flush` makes it forget all translations.
@@ -213,6 +232,16 @@ impl<const N: usize> Shootdown<N> {
         }
     }
 
+    /// To be called on processor `me` now and then while it touches no memory of programs, and before it goes idle: it
+    /// flushes if it was asked to.
+    #[inline]
+    pub fn catch_up(&self, me: usize, flush: impl FnOnce()) {
+        let processor = &self.processors[me];
+        if processor.attention.load(Ordering::SeqCst) {
+            self.pass(processor, flush);
+        }
+    }
+
     #[cold]
     fn pass(&self, processor: &Processor, flush: impl FnOnce()) {
         // A request that is not seen below sets it again.
@@ -222,7 +251,8 @@ impl<const N: usize> Shootdown<N> {
         let generation = processor.requested.load(Ordering::SeqCst);
         if generation != processor.acknowledged.load(Ordering::Relaxed) {
             flush();
-            processor.acknowledged.store(generation, Ordering::SeqCst);
+            // Another may have acknowledged a later one meanwhile, for this processor.
+            processor.acknowledged.fetch_max(generation, Ordering::SeqCst);
         }
         let waiting = core::mem::take(&mut *self.waiting.lock());
         waiting.into_iter().for_each(Waker::wake);
@@ -313,6 +343,30 @@ impl<const N: usize> Shootdown<N> {
     /// The processors that have not.
     pub fn behind(&self, posted: Posted) -> impl Iterator<Item = usize> {
         posted.processors().filter(move |&processor| !self.is_passed_by(posted, processor))
+    }
+
+    /// Whether all processors have flushed, also those that owe nothing for a page: for tables.
+    pub fn is_flushed(&self, posted: Posted) -> bool {
+        self.unflushed(posted).next().is_none()
+    }
+
+    /// The processors that have not flushed.
+    pub fn unflushed(&self, posted: Posted) -> impl Iterator<Item = usize> {
+        posted.processors().filter(move |&processor| {
+            self.processors[processor].acknowledged.load(Ordering::SeqCst) < posted.generation
+        })
+    }
+
+    /// Says that a processor that does not run will have flushed before it runs again: its host sees to that.
+    pub fn note_flushed(&self, posted: Posted, processor: usize) {
+        self.processors[processor].acknowledged.fetch_max(posted.generation, Ordering::SeqCst);
+        let waiting = core::mem::take(&mut *self.waiting.lock());
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Says that processor `me` will run no program, and has none's tables in its page table.
+    pub fn retire(&self, me: usize) {
+        self.processors[me].acknowledged.store(u64::MAX, Ordering::SeqCst);
     }
 
     /// Whether no processor runs this space with old translations.
@@ -407,6 +461,7 @@ mod tests {
         let (state, users) = (Shootdown::<2>::new(), Users::<2>::default());
         for _ in 0..2 {
             state.begin_root_change(1);
+            state.end_root_change(1);
             assert_eq!(state.post(1..2, &users).processors().count(), 0);
             state.note(1, &users);
             assert_eq!(state.post(1..2, &users).processors().count(), 1);
@@ -431,7 +486,27 @@ mod tests {
         state.note(2, &users);
         state.begin_root_change(2);
         let posted = state.post(1..3, &users);
+        assert_eq!(posted.processors().collect::<Vec<_>>(), [1, 2], "its walker may still be there");
+        state.end_root_change(2);
+        let posted = state.post(1..3, &users);
         assert_eq!(posted.processors().collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn a_table_waits_for_processors_in_the_kernel_and_a_page_does_not() {
+        let state = Shootdown::<3>::new();
+        let posted = state.post_to_all(1..3);
+        assert!(state.is_acknowledged(posted));
+        assert_eq!(state.unflushed(posted).collect::<Vec<_>>(), [1, 2]);
+        let mut flushes = 0;
+        state.catch_up(1, || flushes += 1);
+        state.catch_up(1, || flushes += 1);
+        assert_eq!((flushes, state.is_flushed(posted)), (1, false));
+        state.note_flushed(posted, 2);
+        assert!(state.is_flushed(posted));
+        state.enter(2, SPACE, || unreachable!("its host did"));
+        state.retire(1);
+        assert!(state.is_flushed(state.post_to_all(1..2)));
     }
 }
 

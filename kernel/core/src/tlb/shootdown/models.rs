@@ -25,6 +25,7 @@ impl Machine {
         self.state.begin_root_change(1);
         self.state.note(1, &self.users);
         *cached = Some(self.entry.load(Ordering::Relaxed));
+        self.state.end_root_change(1);
     }
 
     /// A program on processor 1: enters user mode, reads the page if its translation allows, and comes back.
@@ -90,6 +91,7 @@ fn one_that_goes_to_another_page_table_and_back_has_nothing_stale() {
                 machine.load(&mut cached);
                 // Elsewhere, where it has nothing of this space.
                 machine.state.begin_root_change(1);
+                machine.state.end_root_change(1);
                 machine.load(&mut cached);
                 machine.run(&mut cached);
             }
@@ -113,6 +115,46 @@ fn no_page_is_reused_while_another_space_of_the_same_page_table_reaches_for_it()
             }
         });
         machine.take_away(|machine| machine.state.post_to_all(1..2));
+        other.join().expect("no panic");
+    });
+}
+
+/// The page of [`Machine`] is a table here: the processor walks it whenever it likes, in the kernel too.
+#[test]
+fn no_table_is_reused_while_a_walker_may_be_in_it() {
+    loom::model(|| {
+        let machine = machine();
+        let other = thread::spawn({
+            let machine = machine.clone();
+            move || {
+                let mut cached = None;
+                let walk = |cached: &Option<u64>| {
+                    if *cached == Some(PRESENT) {
+                        // SAFETY: the model checks that no thread writes meanwhile.
+                        machine.page.with(|page| unsafe { page.read() });
+                    }
+                };
+                machine.load(&mut cached);
+                walk(&cached);
+                machine.state.catch_up(1, || cached = None);
+                walk(&cached);
+                // Another page table, in the kernel: until it is loaded, the walker is in the one before.
+                machine.state.begin_root_change(1);
+                walk(&cached);
+                cached = None;
+                machine.state.end_root_change(1);
+                machine.state.catch_up(1, || cached = None);
+                // Idle from here on, and woken by the interrupt.
+                machine.state.retire(1);
+            }
+        });
+        machine.entry.store(0, Ordering::Relaxed);
+        let posted = machine.state.post(1..2, &machine.users);
+        while !machine.state.is_flushed(posted) {
+            thread::yield_now();
+        }
+        // SAFETY: as above.
+        machine.page.with_mut(|page| unsafe { page.write(2) });
         other.join().expect("no panic");
     });
 }
