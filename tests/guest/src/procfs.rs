@@ -33,6 +33,7 @@ crate::tests! {
     addresses_are_not_random_on_request
     limits_are_all_there
     each_cpu_has_a_directory
+    faults_of_the_processor_are_told
 }
 
 /// The value behind `NAME:` in a file.
@@ -527,5 +528,34 @@ fn each_cpu_has_a_directory() -> Outcome {
     }
     let absent = base.join(format!("cpu{}", last + 1));
     expect!(!absent.exists());
+    Ok(())
+}
+
+fn faults_of_the_processor_are_told() -> Outcome {
+    let bugs = field("/proc/cpuinfo", "bugs\t\t")?;
+    let bugs: Vec<&str> = bugs.split_whitespace().collect();
+    let mut found = 0;
+    for entry in fs::read_dir("/sys/devices/system/cpu/vulnerabilities").or_fail()? {
+        let entry = entry.or_fail()?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let text = fs::read_to_string(entry.path()).or_fail()?;
+        let told = text.strip_suffix('\n').ok_or("no end of line")?;
+        expect!(!told.contains('\n'));
+        let starts =
+            ["Not affected", "Vulnerable", "Mitigation: ", "Unknown: ", "KVM: ", "Processor vulnerable"];
+        expect!(starts.iter().any(|start| told.starts_with(start)));
+        // The names under which both files know a fault.
+        let bug = match &*name {
+            "meltdown" => "cpu_meltdown",
+            "tsx_async_abort" => "taa",
+            "l1tf" | "mds" | "spectre_v1" | "spectre_v2" | "spec_store_bypass" | "srbds" | "retbleed" => {
+                &name
+            }
+            _ => continue,
+        };
+        expect_eq!((&name, bugs.contains(&bug)), (&name, told != "Not affected"));
+        found += 1;
+    }
+    expect_eq!(found, 9);
     Ok(())
 }
