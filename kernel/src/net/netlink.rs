@@ -84,7 +84,7 @@ impl NetlinkSocket {
         fallible::try_arc(Self {
             node: SocketNode::new((credentials.fsuid, credentials.fsgid)),
             kind,
-            pid: thread.process.pid as u32,
+            pid: thread.process.own_pid as u32,
             is_privileged: thread.credentials().is_capable(linux::CAP_NET_ADMIN),
             port: AtomicU32::new(0),
             groups: AtomicU32::new(0),

@@ -25,9 +25,10 @@ pub enum NamespaceKind {
     Names,
     Ipc,
     Groups,
+    Pids,
 }
 
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 /// The limit of the first user namespace, for each of its users.
 const FIRST_MAX: u32 = 32_768;
 
@@ -47,7 +48,7 @@ static FIRST: NamespaceLimits = NamespaceLimits::new(FIRST_MAX);
 impl NamespaceLimits {
     pub(super) const fn new(max: u32) -> Self {
         Self {
-            max: [limit(max), limit(max), limit(max), limit(max), limit(max)],
+            max: [limit(max), limit(max), limit(max), limit(max), limit(max), limit(max)],
             makers: SpinLock::new(Vec::new()),
         }
     }

@@ -12,6 +12,7 @@ use crate::memory::fallible;
 use crate::process::Thread;
 use crate::process::host_name::UtsNamespace;
 use crate::process::namespaces::{CgroupNamespace, IpcSpace};
+use crate::process::pid_namespace::{self, Pids, is_below};
 use crate::process::user_namespace::{self, Users, is_within};
 use crate::procfs::{Subject, Text, at, link};
 
@@ -36,6 +37,8 @@ pub enum Namespace {
     Ipc(Arc<dyn IpcSpace>),
     /// Control groups.
     Groups(Arc<CgroupNamespace>),
+    /// Numbers of processes.
+    Pids(Pids),
     /// Numbers of users, and what capabilities count towards.
     Users(Users),
 }
@@ -49,6 +52,7 @@ impl Namespace {
             Self::Names(_) => linux::CLONE_NEWUTS,
             Self::Ipc(_) => linux::CLONE_NEWIPC,
             Self::Groups(_) => linux::CLONE_NEWCGROUP,
+            Self::Pids(_) => linux::CLONE_NEWPID,
             Self::Users(_) => linux::CLONE_NEWUSER,
         }
     }
@@ -59,6 +63,7 @@ impl Namespace {
             Self::Names(namespace) => namespace.number,
             Self::Ipc(namespace) => namespace.number(),
             Self::Groups(namespace) => namespace.number,
+            Self::Pids(pids) => pid_namespace::number(pids),
             Self::Users(users) => user_namespace::number(users),
         }
     }
@@ -69,6 +74,7 @@ impl Namespace {
             Self::Names(_) => "uts",
             Self::Ipc(_) => "ipc",
             Self::Groups(_) => "cgroup",
+            Self::Pids(_) => "pid",
             Self::Users(_) => "user",
         }
     }
@@ -86,6 +92,7 @@ impl Namespace {
             Self::Names(namespace) => Some(namespace.owner().clone()),
             Self::Ipc(namespace) => Some(namespace.owner().clone()),
             Self::Groups(namespace) => Some(namespace.owner().clone()),
+            Self::Pids(pids) => Some(pid_namespace::owner(pids)),
             Self::Users(users) => users.as_ref().map(|users| users.parent.clone()),
         }
     }
@@ -129,6 +136,20 @@ pub(super) fn ipc(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Lin
 /// `/proc/PID/ns/cgroup`.
 pub(super) fn groups(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     Namespace::Groups(link::check(subject, viewer)?.namespaces().groups.clone()).place()
+}
+
+/// `/proc/PID/ns/pid`.
+pub(super) fn pids(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    Namespace::Pids(link::check(subject, viewer)?.process.pids.clone()).place()
+}
+
+/// `/proc/PID/ns/pid_for_children`: there is none before the namespace has a process.
+pub(super) fn pids_of_children(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    let pids = link::check(subject, viewer)?.namespaces().pids.clone();
+    if pids.as_ref().is_some_and(|pids| !pids.has_init()) {
+        return Err(Errno::ENOENT);
+    }
+    Namespace::Pids(pids).place()
 }
 
 /// `/proc/PID/ns/user`.
@@ -184,6 +205,13 @@ impl File for NamespaceFile {
                     return Err(Errno::EPERM.into());
                 }
                 open(call, Namespace::Users(owner))
+            }
+            (request::PARENT, Namespace::Pids(pids)) => {
+                let parent = pids.as_ref().map(|pids| pids.parent.clone()).ok_or(Errno::EPERM)?;
+                if !is_below(&parent, &call.thread.process.pids) {
+                    return Err(Errno::EPERM.into());
+                }
+                open(call, Namespace::Pids(parent))
             }
             (request::OWNER, Namespace::Users(users)) => {
                 let who = call.thread.credentials();

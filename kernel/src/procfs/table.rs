@@ -145,6 +145,7 @@ static SYS_USER_ITEMS: &[Item] = &[
     writable_seen(b"max_cgroup_namespaces", users::groups_max, users::set_groups_max),
     writable_seen(b"max_ipc_namespaces", users::ipc_max, users::set_ipc_max),
     writable_seen(b"max_mnt_namespaces", users::mounts_max, users::set_mounts_max),
+    writable_seen(b"max_pid_namespaces", users::pids_max, users::set_pids_max),
     writable_seen(b"max_user_namespaces", users::users_max, users::set_users_max),
     writable_seen(b"max_uts_namespaces", users::names_max, users::set_names_max),
 ];
@@ -309,6 +310,8 @@ static NAMESPACE_ITEMS: &[Item] = &[
     link(b"cgroup", namespace::groups),
     link(b"ipc", namespace::ipc),
     link(b"mnt", namespace::mounts),
+    link(b"pid", namespace::pids),
+    link(b"pid_for_children", namespace::pids_of_children),
     link(b"user", namespace::users),
     link(b"uts", namespace::names),
 ];

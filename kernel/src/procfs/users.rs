@@ -115,4 +115,5 @@ maxima! {
     mounts_max set_mounts_max Mounts;
     users_max set_users_max User;
     names_max set_names_max Names;
+    pids_max set_pids_max Pids;
 }
