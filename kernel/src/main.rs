@@ -101,7 +101,7 @@ fn initialize() -> Result<(), error::Errno> {
         net::inet::attach(ethernet)?;
     }
     sched::usage::note_start_phase("processes, network");
-    fs::setup::initialize(memory::frame::image(), &procfs::mount()?, &procfs::mount_sys(network)?)?;
+    fs::setup::initialize(memory::frame::image(), &procfs::mount(None)?, &procfs::mount_sys(network)?)?;
     sched::usage::note_start_phase("file systems");
     tty::register()?;
     fs::share::mount_all(device::share::find_all()?)?;

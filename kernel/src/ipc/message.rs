@@ -16,7 +16,9 @@ use crate::ipc::namespace::IpcNamespace;
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE};
 use crate::memory::{Space, fallible};
 use crate::process::Credentials;
+use crate::process::Thread;
 use crate::process::namespaces::UpperNamespace;
+use crate::process::pid_namespace::{Pids, shown};
 use crate::process::user_namespace::Users;
 use crate::sync::SpinLock;
 use crate::wait::operation::{Operation, WaitOptions};
@@ -259,10 +261,12 @@ pub fn msgrcv(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// `struct msqid64_ds`.
-fn description(who: &Credentials, id: i32, key: i32, messages: &Messages) -> [u64; 15] {
+fn description(viewer: &Thread, id: i32, key: i32, messages: &Messages) -> [u64; 15] {
+    let who = viewer.credentials();
+    let shown = |pid| u64::from(viewer.process.shown(pid) as u32);
     let state = messages.state.lock();
     let mut words = [0; 15];
-    words[..6].copy_from_slice(&crate::ipc::permission_words(who, id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(&who, id, key, &state.permissions));
     words[6..13].copy_from_slice(&[
         state.sent_s,
         state.received_s,
@@ -270,7 +274,7 @@ fn description(who: &Credentials, id: i32, key: i32, messages: &Messages) -> [u6
         state.queue.bytes() as u64,
         state.queue.len() as u64,
         state.limit_bytes as u64,
-        u64::from(state.last_sender as u32) | u64::from(state.last_receiver as u32) << 32,
+        shown(state.last_sender) | shown(state.last_receiver) << 32,
     ]);
     words
 }
@@ -297,7 +301,7 @@ pub fn msgctl(call: &mut Call<'_>) -> SyscallResult {
             if command != MSG_STAT_ANY {
                 crate::ipc::check(ipc.owner(), &messages.permissions(), &who, READ)?;
             }
-            crate::ipc::put_words(call, buffer, &description(&who, id, key, &messages))?;
+            crate::ipc::put_words(call, buffer, &description(call.thread, id, key, &messages))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
@@ -363,7 +367,7 @@ fn remove(call: &Call<'_>, ipc: &IpcNamespace, id: i32) -> SyscallResult {
 ///
 /// # Errors
 /// The text's: there is no memory.
-pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt::Result {
+pub fn show(ipc: &IpcNamespace, pids: &Pids, who: &Credentials, text: &mut impl Write) -> fmt::Result {
     writeln!(
         text,
         "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      \
@@ -373,9 +377,10 @@ pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt
     while let Some((next, id, key, messages)) = crate::ipc::next(&ipc.queues, place) {
         place = next;
         let state = messages.state.lock();
+        let [sender, receiver] = [state.last_sender, state.last_receiver].map(|pid| shown(pid, pids));
         let p = &state.permissions;
         write!(text, "{key:10} {id:10}  {:4o}  {:10} ", p.mode, state.queue.bytes())?;
-        write!(text, "{:10} {:5} {:5} ", state.queue.len(), state.last_sender, state.last_receiver)?;
+        write!(text, "{:10} {:5} {:5} ", state.queue.len(), sender, receiver)?;
         write!(text, "{} ", crate::ipc::shown(p, who))?;
         writeln!(text, "{:10} {:10} {:10}", state.sent_s, state.received_s, state.changed_s)?;
     }

@@ -358,7 +358,7 @@ pub fn semctl(call: &mut Call<'_>) -> SyscallResult {
             let number = call.uint(1) as usize;
             let semaphore = state.set.values().get(number).ok_or(Errno::EINVAL)?;
             Ok(match command {
-                GETPID => semaphore.pid as usize,
+                GETPID => call.thread.process.shown(semaphore.pid) as usize,
                 GETVAL => semaphore.value as usize,
                 _ => state.set.waiting_at(number, command == GETZCNT),
             }

@@ -23,7 +23,9 @@ use crate::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ};
 use crate::memory::source::{Object as Backing, SharedMemory};
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{MapSource, PageRef, Space, fallible};
+use crate::process::Thread;
 use crate::process::namespaces::UpperNamespace;
+use crate::process::pid_namespace::{Pids, shown};
 use crate::process::{Credentials, Resource};
 use crate::sync::SpinLock;
 
@@ -354,16 +356,18 @@ pub fn shmdt(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// `struct shmid64_ds`.
-fn description(who: &Credentials, id: i32, key: i32, segment: &SharedSegment) -> [u64; 14] {
+fn description(viewer: &Thread, id: i32, key: i32, segment: &SharedSegment) -> [u64; 14] {
+    let who = viewer.credentials();
+    let shown = |pid| u64::from(viewer.process.shown(pid) as u32);
     let state = segment.state.lock();
     let mut words = [0; 14];
-    words[..6].copy_from_slice(&crate::ipc::permission_words(who, id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(&who, id, key, &state.permissions));
     words[6..12].copy_from_slice(&[
         segment.bytes as u64,
         state.attached_s,
         state.detached_s,
         state.changed_s,
-        u64::from(state.creator as u32) | u64::from(state.last as u32) << 32,
+        shown(state.creator) | shown(state.last) << 32,
         state.attachments,
     ]);
     words
@@ -405,7 +409,7 @@ pub fn shmctl(call: &mut Call<'_>) -> SyscallResult {
             if command != SHM_STAT_ANY {
                 crate::ipc::check(ipc.owner(), &segment.permissions(), &who, READ)?;
             }
-            crate::ipc::put_words(call, buffer, &description(&who, id, key, &segment))?;
+            crate::ipc::put_words(call, buffer, &description(call.thread, id, key, &segment))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
@@ -471,7 +475,7 @@ fn resident_pages(ipc: &IpcNamespace) -> u64 {
 ///
 /// # Errors
 /// The text's: there is no memory.
-pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt::Result {
+pub fn show(ipc: &IpcNamespace, pids: &Pids, who: &Credentials, text: &mut impl Write) -> fmt::Result {
     writeln!(
         text,
         "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
@@ -482,9 +486,10 @@ pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt
         place = next;
         let resident = segment.memory.resident_pages() * PAGE_SIZE;
         let state = segment.state.lock();
+        let [creator, last] = [state.creator, state.last].map(|pid| shown(pid, pids));
         let p = &state.permissions;
         write!(text, "{key:10} {id:10}  {:4o} {:21} ", p.mode, segment.bytes)?;
-        write!(text, "{:5} {:5}  {:5} ", state.creator, state.last, state.attachments)?;
+        write!(text, "{:5} {:5}  {:5} ", creator, last, state.attachments)?;
         write!(text, "{} ", crate::ipc::shown(p, who))?;
         write!(text, "{:10} {:10} {:10} ", state.attached_s, state.detached_s, state.changed_s)?;
         writeln!(text, "{resident:21} {:21}", 0)?;

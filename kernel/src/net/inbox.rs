@@ -14,7 +14,7 @@ use crate::fs::offer::{OfferPlace, ReadOffer};
 use crate::memory::fallible;
 use crate::net::in_flight::InFlightCharge;
 use crate::net::{Address, Style, collector};
-use crate::process::{Credentials, Thread};
+use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::wait::node::WaitNode;
 use crate::wait::queue::{Events, WaitQueue, Watch};
@@ -53,11 +53,13 @@ impl PeerIdentity {
 
     /// The same with the numbers that somebody sees.
     #[must_use]
-    pub fn seen_by(self, who: &Credentials) -> Self {
+    pub fn seen_by(self, viewer: &Thread) -> Self {
+        let who = viewer.credentials();
+        let pid = viewer.process.shown(self.pid);
         if who.users.is_none() || self.uid == Self::NONE.uid {
-            return self;
+            return Self { pid, ..self };
         }
-        Self { pid: self.pid, uid: who.shown_user(self.uid), gid: who.shown_group(self.gid) }
+        Self { pid, uid: who.shown_user(self.uid), gid: who.shown_group(self.gid) }
     }
 
     /// The identity of a thread's process.

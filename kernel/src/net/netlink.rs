@@ -86,7 +86,7 @@ impl NetlinkSocket {
         fallible::try_arc(Self {
             node: SocketNode::new((credentials.fsuid, credentials.fsgid)),
             kind,
-            pid: thread.process.pid as u32,
+            pid: thread.process.own_pid as u32,
             is_privileged: namespace.grants(&credentials, linux::CAP_NET_ADMIN),
             namespace,
             port: AtomicU32::new(0),

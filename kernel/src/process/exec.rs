@@ -379,7 +379,7 @@ fn take_over_pid(thread: &Arc<Thread>) {
     crate::process::trace::main_replaced(&thread.process, thread);
     let mut table = table::lock();
     let entry = table.remove_thread(thread.tid());
-    thread.set_tid(pid);
+    thread.set_tid((pid, thread.process.own_pid));
     table.enter_thread(thread);
     drop(table);
     drop(entry);

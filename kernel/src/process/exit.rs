@@ -10,7 +10,7 @@ use linux_raw_sys::general as linux;
 use crate::call::asynchronous;
 use crate::process::table::REAPER_PID;
 use crate::process::thread_group::ProcessLayout;
-use crate::process::{ExitStatus, Group, Process, Session, Thread, acct, futex, table, vfork};
+use crate::process::{ExitStatus, Group, Process, Session, Thread, acct, futex, pid_namespace, table, vfork};
 use crate::signal;
 use crate::wait::queue::Events;
 
@@ -46,6 +46,9 @@ pub async fn end_thread(thread: &Arc<Thread>) {
     drop(descriptors);
     thread.leave_descriptors(is_last_to_leave).await;
     thread.leave_namespaces();
+    if is_last_to_leave && thread.process.is_init() {
+        pid_namespace::end_with(&thread.process).await;
+    }
     crate::process::timers::thread_ended(thread);
     crate::process::trace::tracer_ends(thread);
     let is_last = leave(thread);
@@ -140,6 +143,7 @@ fn tell_parent(process: &Arc<Process>) -> Option<Arc<Process>> {
     let (code, status) = process.exit_status().map(ExitStatus::to_child_code)?;
     let exit_signal = process.exit_signal();
     let is_unwanted = parent.pid == REAPER_PID
+        || parent.is_ending_init()
         || exit_signal == Some(Signal::CHLD) && {
             let actions = parent.actions();
             let actions = actions.lock();
@@ -204,11 +208,12 @@ pub fn reap(process: &Arc<Process>) -> Zombie {
 }
 
 /// Gives a process's children to the nearest living ancestor that asked for orphans (`PR_SET_CHILD_SUBREAPER`), or else
-/// to the kernel's reaper. Returns them, and their new parent.
+/// to the first process of its namespace, the kernel's reaper in the first. Returns them, and their new parent.
 fn give_children_away(process: &Arc<Process>) -> (Vec<Arc<Process>>, Option<Arc<Process>>) {
     let table = table::lock();
     let orphans = core::mem::take(&mut *process.children());
-    let Some(heir) = subreaper(process).or_else(|| table.process(REAPER_PID)) else {
+    let init = || process.pids.as_ref().and_then(|pids| pids.init(&table));
+    let Some(heir) = subreaper(process).or_else(init).or_else(|| table.process(REAPER_PID)) else {
         return (orphans, None);
     };
     let mut adopted = heir.children();
@@ -234,6 +239,9 @@ fn subreaper(process: &Process) -> Option<Arc<Process>> {
     let mut ancestor = process.parent()?;
     loop {
         let is_alive = || !ancestor.signal_state().threads().is_empty();
+        if !pid_namespace::is_same(&ancestor.pids, &process.pids) {
+            return None;
+        }
         if ancestor.is_subreaper() && is_alive() {
             return Some(ancestor);
         }

@@ -321,16 +321,16 @@ async fn run(relay: Arc<RelayQueue>) {
     }
 }
 
-/// The receiver that a number means: a process, or a group if it is negative.
+/// The receiver that a number means to this process: a process, or a group if it is negative.
 ///
 /// # Errors
 /// `EINVAL`, `ESRCH`.
-pub fn owner_of_number(number: i32) -> Result<FileOwner, Errno> {
+pub fn owner_of_number(viewer: &Process, number: i32) -> Result<FileOwner, Errno> {
     match number {
         0 => Ok(FileOwner::Process(0)),
-        1.. => find_process(number),
+        1.. => find_process(viewer.named(number)),
         i32::MIN => Err(Errno::EINVAL),
-        _ => table::group(-number).map(|group| FileOwner::Group(group.id)).ok_or(Errno::ESRCH),
+        _ => table::group(viewer.named(-number)).map(|group| FileOwner::Group(group.id)).ok_or(Errno::ESRCH),
     }
 }
 

@@ -26,9 +26,10 @@ pub enum NamespaceKind {
     Ipc,
     Network,
     Groups,
+    Pids,
 }
 
-const KINDS: usize = 6;
+const KINDS: usize = 7;
 /// The limit of the first user namespace, for each of its users.
 const FIRST_MAX: u32 = 32_768;
 
@@ -48,7 +49,15 @@ static FIRST: NamespaceLimits = NamespaceLimits::new(FIRST_MAX);
 impl NamespaceLimits {
     pub(super) const fn new(max: u32) -> Self {
         Self {
-            max: [limit(max), limit(max), limit(max), limit(max), limit(max), limit(max)],
+            max: [
+                limit(max),
+                limit(max),
+                limit(max),
+                limit(max),
+                limit(max),
+                limit(max),
+                limit(max),
+            ],
             makers: SpinLock::new(Vec::new()),
         }
     }

@@ -12,6 +12,7 @@ use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::process::host_name::UtsNamespace;
 use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
+use crate::process::pid_namespace::{self, PidNamespace, Pids};
 use crate::process::user_namespace::Users;
 
 /// A namespace whose objects are known further up: one of IPC, or of a network.
@@ -67,6 +68,8 @@ pub struct Namespaces {
     pub network: Arc<dyn UpperNamespace>,
     /// Control groups.
     pub groups: Arc<CgroupNamespace>,
+    /// Numbers of the processes that the thread makes; its own are in the namespace of its process.
+    pub pids: Pids,
 }
 
 /// The first ones of IPC and of networks.
@@ -79,7 +82,8 @@ impl Namespaces {
         | linux::CLONE_NEWUTS
         | linux::CLONE_NEWIPC
         | linux::CLONE_NEWNET
-        | linux::CLONE_NEWCGROUP;
+        | linux::CLONE_NEWCGROUP
+        | linux::CLONE_NEWPID;
     /// The flags that setns(2) and unshare(2) take, with that of user namespaces, which credentials carry.
     pub const KINDS_AND_USERS: u32 = Self::KINDS | linux::CLONE_NEWUSER;
 
@@ -98,20 +102,21 @@ impl Namespaces {
             let [ipc, network] = FIRST_UPPER.get().ok_or(Errno::ENODEV)?.clone();
             let names = fallible::try_arc(UtsNamespace::first()?)?;
             let groups = CgroupNamespace::new(CgroupNamespace::FIRST_NUMBER, &Credentials::ROOT)?;
-            fallible::try_arc(Self { mounts, names, ipc, network, groups })
+            fallible::try_arc(Self { mounts, names, ipc, network, groups, pids: None })
         })
     }
 
     /// These with new ones, made with these credentials, in the place of those whose flags are given. `directories`
-    /// move into the copied mounts.
+    /// move into the copied mounts. `own` is the PID namespace of the thread itself.
     ///
     /// # Errors
-    /// `ENOMEM`, `ENOSPC`.
+    /// `EINVAL` (the thread's next children are in another PID namespace already), `ENOMEM`, `ENOSPC`.
     pub fn copied(
         &self,
         kinds: u32,
         maker: &Credentials,
         directories: &Directories,
+        own: &Pids,
     ) -> Result<Arc<Self>, Errno> {
         let has = |flag| kinds & flag != 0;
         let ipc = if has(linux::CLONE_NEWIPC) { self.ipc.another(maker)? } else { self.ipc.clone() };
@@ -127,8 +132,16 @@ impl Namespaces {
         } else {
             self.groups.clone()
         };
+        let pids = if has(linux::CLONE_NEWPID) {
+            if !pid_namespace::is_same(&self.pids, own) {
+                return Err(Errno::EINVAL);
+            }
+            Some(PidNamespace::new(own, maker)?)
+        } else {
+            self.pids.clone()
+        };
         let mounts =
             if has(linux::CLONE_NEWNS) { self.mounts.copy(maker, directories)? } else { self.mounts.clone() };
-        fallible::try_arc(Self { mounts, names, ipc, network, groups })
+        fallible::try_arc(Self { mounts, names, ipc, network, groups, pids })
     }
 }

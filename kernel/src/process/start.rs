@@ -152,6 +152,7 @@ fn make_first_thread(
     let process = Process::new(ProcessParts::of_kernel(pid, Arc::downgrade(&reaper), group, actions))?;
     let thread = Thread::new(Parts {
         tid: pid,
+        own_tid: pid,
         process: process.clone(),
         space: nothing.space.clone(),
         descriptors,

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 
 use crate::error::Errno;
 use crate::memory::fallible;
+use crate::process::pid_namespace::PidNames;
 use crate::process::{Group, Process, Session, Thread};
 use crate::sync::{SpinGuard, SpinLock};
 
@@ -22,6 +23,10 @@ struct PidEntry {
     group: Option<Arc<Group>>,
     /// The session, as long as it has a group.
     session: Option<Arc<Session>>,
+    /// What the number is called in the namespaces below the first; kept until it is given out again.
+    names: PidNames,
+    /// The names are in use, too.
+    is_named: bool,
 }
 
 impl PidEntry {
@@ -133,6 +138,13 @@ impl PidTable {
     /// Frees the chunk of a number that has become free if it was the last one in use there. The chunk from which
     /// numbers are given out stays, so that what comes and goes does not build it anew each time.
     fn tidy(&mut self, number: i32) {
+        if let Some(entry) = self.entry_mut(number).filter(|entry| entry.is_named) {
+            if entry.is_free() {
+                entry.is_named = false;
+                entry.names.release();
+            }
+            entry.names.tell();
+        }
         let index = usize::try_from(number).unwrap_or(0) / CHUNK;
         if index == self.last as usize / CHUNK {
             return;
@@ -184,13 +196,49 @@ impl PidTable {
                 let chunk = fallible::try_box(core::array::from_fn(|_| PidEntry::default()))?;
                 self.chunks[number as usize / CHUNK] = Some(chunk);
             }
-            if self.entry(number).is_some_and(PidEntry::is_free) {
+            if let Some(entry) = self.entry_mut(number).filter(|entry| entry.is_free()) {
+                entry.names = PidNames::default();
                 let before = core::mem::replace(&mut self.last, number);
                 self.tidy(before);
                 return Ok(number);
             }
         }
         Err(Errno::EAGAIN)
+    }
+
+    /// Takes this number instead of the next, for clone3(2).
+    ///
+    /// # Errors
+    /// `EEXIST`, `EINVAL` (it is no number), `ENOMEM`.
+    pub fn wanted_number(&mut self, number: i32) -> Result<i32, Errno> {
+        if !(1..PID_LIMIT).contains(&number) {
+            return Err(Errno::EINVAL);
+        }
+        let before = core::mem::replace(&mut self.last, number - 1);
+        let found = if self.entry(number).is_some_and(|entry| !entry.is_free()) {
+            Err(Errno::EEXIST)
+        } else {
+            self.free_number()
+        };
+        self.last = before;
+        found
+    }
+
+    /// The names of a number in the namespaces below the first.
+    pub(super) fn names(&self, number: i32) -> Option<&PidNames> {
+        self.entry(number).map(|entry| &entry.names)
+    }
+
+    /// Enters the names of a number that is about to be in use.
+    pub fn enter_names(&mut self, number: i32, names: PidNames) {
+        if names.is_empty() {
+            return;
+        }
+        if let Some(entry) = self.entry_mut(number) {
+            names.enter(number);
+            entry.names = names;
+            entry.is_named = true;
+        }
     }
 
     pub fn enter_process(&mut self, process: &Arc<Process>) {

@@ -11,7 +11,7 @@ use crate::procfs::Text;
 type Shown = Result<(), Errno>;
 
 pub fn queues(namespaces: &Namespaces, who: &Credentials, text: &mut Text) -> Shown {
-    message::show(&*IpcNamespace::among(namespaces)?, who, text).map_err(|_| Errno::ENOMEM)
+    message::show(&*IpcNamespace::among(namespaces)?, &namespaces.pids, who, text).map_err(|_| Errno::ENOMEM)
 }
 
 pub fn semaphores(namespaces: &Namespaces, who: &Credentials, text: &mut Text) -> Shown {
@@ -19,7 +19,8 @@ pub fn semaphores(namespaces: &Namespaces, who: &Credentials, text: &mut Text) -
 }
 
 pub fn segments(namespaces: &Namespaces, who: &Credentials, text: &mut Text) -> Shown {
-    shared_memory::show(&*IpcNamespace::among(namespaces)?, who, text).map_err(|_| Errno::ENOMEM)
+    shared_memory::show(&*IpcNamespace::among(namespaces)?, &namespaces.pids, who, text)
+        .map_err(|_| Errno::ENOMEM)
 }
 
 /// The numbers that a program writes, as many as there are limits.

@@ -15,17 +15,26 @@ pub(super) fn check(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<A
     if may_access(viewer, &thread, ViewerIds::File) { Ok(thread) } else { Err(Errno::EACCES) }
 }
 
+/// The reader's number in the namespace that the file system shows.
+fn number_in(subject: &Subject, number: i32) -> Result<i32, Errno> {
+    match subject.shown(number) {
+        0 => Err(Errno::ENOENT),
+        shown => Ok(shown),
+    }
+}
+
 /// `/proc/self`.
-pub fn own_process(_: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
-    let viewer = viewer.ok_or(Errno::ENOENT)?;
-    Ok(LinkTarget::Text(number_path(viewer.process.pid, b"")?))
+pub fn own_process(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    let number = number_in(subject, viewer.ok_or(Errno::ENOENT)?.process.pid)?;
+    Ok(LinkTarget::Text(number_path(number, b"")?))
 }
 
 /// `/proc/thread-self`.
-pub fn own_thread(_: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+pub fn own_thread(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     let viewer = viewer.ok_or(Errno::ENOENT)?;
+    let (pid, tid) = (number_in(subject, viewer.process.pid)?, number_in(subject, viewer.tid())?);
     let mut path = Text::new();
-    path.line(format_args!("{}/task/{}", viewer.process.pid, viewer.tid()))?;
+    path.line(format_args!("{pid}/task/{tid}"))?;
     Ok(LinkTarget::Text(path.into_bytes()))
 }
 

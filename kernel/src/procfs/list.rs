@@ -40,7 +40,7 @@ pub(super) fn list(
         return Err(Errno::ENOTDIR);
     }
     for (index, item) in node.items().iter().enumerate().skip(usize::try_from(cookie).unwrap_or(usize::MAX)) {
-        let child = ProcNode { item, subject: node.subject };
+        let child = ProcNode { item, subject: node.subject.clone() };
         let inode = ProcNode::inode(item, &node.subject);
         if !visit(Listed { name: item.name, inode, kind: child.kind(), next: index as u64 + 1 }) {
             return Ok(());
@@ -50,24 +50,32 @@ pub(super) fn list(
     loop {
         let (number, item, subject) = match &node.item.what {
             What::Processes(_) => {
-                let Some(process) = process::table::next_process(next) else { break };
-                let pid = process.pid;
-                (pid, &table::PROCESS, Subject { pid: Some(pid), ..Subject::NOTHING })
+                let view = node.subject.view.clone();
+                let found = match &view {
+                    None => process::table::next_process(next).map(|process| (process.pid, process)),
+                    Some(namespace) => namespace.next_process(next),
+                };
+                let Some((number, process)) = found else { break };
+                next = number.saturating_add(1);
+                let subject = Subject { pid: Some(process.pid), view, ..Subject::NOTHING };
+                (number, &table::PROCESS, subject)
             }
             What::Threads => {
                 let Some(thread) = node.subject.process()?.next_thread(next) else { break };
                 let tid = thread.tid();
-                (tid, &table::THREAD, Subject { tid: Some(tid), ..node.subject })
+                next = tid.saturating_add(1);
+                let shown = node.subject.shown(tid);
+                (shown, &table::THREAD, Subject { tid: Some(tid), ..node.subject.clone() })
             }
             What::Descriptors(item) => {
                 let table = node.subject.thread()?.descriptors();
                 let Some(index) = table.next_in_use(next as usize) else { break };
                 let descriptor = i32::try_from(index).map_err(|_| Errno::EIO)?;
-                (descriptor, *item, Subject { descriptor: Some(descriptor), ..node.subject })
+                next = descriptor.saturating_add(1);
+                (descriptor, *item, Subject { descriptor: Some(descriptor), ..node.subject.clone() })
             }
             _ => break,
         };
-        next = number.saturating_add(1);
         let digits = PidDigits::new(number);
         let listed = Listed {
             name: digits.as_bytes(),

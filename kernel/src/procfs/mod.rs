@@ -40,6 +40,7 @@ use crate::memory::fallible;
 use crate::net::namespace::NetNamespace;
 use crate::process::keys::KeyViewer;
 use crate::process::namespaces::Namespaces;
+use crate::process::pid_namespace::{self, Pids};
 use crate::process::{Credentials, Process, Thread};
 
 use crate::procfs::text::Text;
@@ -122,9 +123,9 @@ struct Item {
 }
 
 /// The subject of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 struct Subject {
-    /// A process, by its number.
+    /// A process, by its number in the first namespace.
     pid: Option<i32>,
     /// One of its threads.
     tid: Option<i32>,
@@ -132,10 +133,17 @@ struct Subject {
     descriptor: Option<i32>,
     /// The file system: `/sys`, or else `/proc`.
     is_sys: bool,
+    /// The PID namespace whose numbers are shown: that of whoever mounted the file system.
+    view: Pids,
 }
 
 impl Subject {
-    const NOTHING: Self = Self { pid: None, tid: None, descriptor: None, is_sys: false };
+    const NOTHING: Self = Self { pid: None, tid: None, descriptor: None, is_sys: false, view: None };
+
+    /// The number to show for one of the first namespace.
+    fn shown(&self, number: i32) -> i32 {
+        pid_namespace::shown(number, &self.view)
+    }
 
     /// The process.
     fn process(&self) -> Result<Arc<Process>, Errno> {
@@ -181,12 +189,13 @@ const DEVICE: u64 = device_number(0, 5);
 const DEVICE_SYS: u64 = device_number(0, 20);
 const SYSFS_MAGIC: u32 = linux_raw_sys::general::SYSFS_MAGIC;
 
-/// A mount of the process file system.
+/// A mount of the process file system, with the numbers of this PID namespace.
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn mount() -> Result<Arc<Mount>, Errno> {
-    let root = fallible::try_arc(ProcNode { item: &table::ROOT, subject: Subject::NOTHING })?;
+pub fn mount(view: Pids) -> Result<Arc<Mount>, Errno> {
+    let root =
+        fallible::try_arc(ProcNode { item: &table::ROOT, subject: Subject { view, ..Subject::NOTHING } })?;
     Mount::new(Dentry::new(root, None, b"")?, "proc", b"proc", 0)
 }
 
@@ -244,7 +253,7 @@ impl ProcNode {
     /// The node that `name` stands for.
     fn child(&self, name: &[u8]) -> Result<Self, Errno> {
         if let Some(item) = self.items().iter().find(|item| item.name == name) {
-            return Ok(Self { item, subject: self.subject });
+            return Ok(Self { item, subject: self.subject.clone() });
         }
         let number = || {
             let text = core::str::from_utf8(name).ok()?;
@@ -254,7 +263,8 @@ impl ProcNode {
         };
         let (item, subject) = match &self.item.what {
             What::Processes(_) => {
-                let number: i32 = number().ok_or(Errno::ENOENT)?;
+                let view = self.subject.view.clone();
+                let number = pid_namespace::named(number().ok_or(Errno::ENOENT)?, &view);
                 // A thread's number leads to its process, though only processes are listed.
                 let pid = match crate::process::table::process(number) {
                     Some(process) => process.pid,
@@ -262,22 +272,28 @@ impl ProcNode {
                 };
                 (
                     &table::PROCESS,
-                    Subject { pid: Some(pid), tid: (pid != number).then_some(number), ..Subject::NOTHING },
+                    Subject {
+                        pid: Some(pid),
+                        tid: (pid != number).then_some(number),
+                        view,
+                        ..Subject::NOTHING
+                    },
                 )
             }
             What::Threads => {
-                let tid = number().ok_or(Errno::ENOENT)?;
-                (&table::THREAD, Subject { tid: Some(tid), ..self.subject })
+                let tid = pid_namespace::named(number().ok_or(Errno::ENOENT)?, &self.subject.view);
+                (&table::THREAD, Subject { tid: Some(tid), ..self.subject.clone() })
             }
             What::Descriptors(item) => {
                 let descriptor = number().ok_or(Errno::ENOENT)?;
-                (*item, Subject { descriptor: Some(descriptor), ..self.subject })
+                (*item, Subject { descriptor: Some(descriptor), ..self.subject.clone() })
             }
             _ => return Err(Errno::ENOENT),
         };
         let child = Self { item, subject };
+        let subject = &child.subject;
         let is_own = |thread: Arc<Thread>| thread.process.pid == subject.pid.unwrap_or(0);
-        let belongs = subject.tid.is_none() || child.subject.thread().is_ok_and(is_own);
+        let belongs = subject.tid.is_none() || subject.thread().is_ok_and(is_own);
         if subject.exists() && belongs { Ok(child) } else { Err(Errno::ENOENT) }
     }
 }

@@ -12,6 +12,7 @@ use crate::memory::fallible;
 use crate::process::Thread;
 use crate::process::host_name::UtsNamespace;
 use crate::process::namespaces::{CgroupNamespace, UpperNamespace};
+use crate::process::pid_namespace::{self, Pids, is_below};
 use crate::process::user_namespace::{self, Users, is_within};
 use crate::procfs::{Subject, Text, at, link};
 
@@ -38,6 +39,8 @@ pub enum Namespace {
     Network(Arc<dyn UpperNamespace>),
     /// Control groups.
     Groups(Arc<CgroupNamespace>),
+    /// Numbers of processes.
+    Pids(Pids),
     /// Numbers of users, and what capabilities count towards.
     Users(Users),
 }
@@ -52,6 +55,7 @@ impl Namespace {
             Self::Ipc(_) => linux::CLONE_NEWIPC,
             Self::Network(_) => linux::CLONE_NEWNET,
             Self::Groups(_) => linux::CLONE_NEWCGROUP,
+            Self::Pids(_) => linux::CLONE_NEWPID,
             Self::Users(_) => linux::CLONE_NEWUSER,
         }
     }
@@ -62,6 +66,7 @@ impl Namespace {
             Self::Names(namespace) => namespace.number,
             Self::Ipc(namespace) | Self::Network(namespace) => namespace.number(),
             Self::Groups(namespace) => namespace.number,
+            Self::Pids(pids) => pid_namespace::number(pids),
             Self::Users(users) => user_namespace::number(users),
         }
     }
@@ -73,6 +78,7 @@ impl Namespace {
             Self::Ipc(_) => "ipc",
             Self::Network(_) => "net",
             Self::Groups(_) => "cgroup",
+            Self::Pids(_) => "pid",
             Self::Users(_) => "user",
         }
     }
@@ -90,6 +96,7 @@ impl Namespace {
             Self::Names(namespace) => Some(namespace.owner().clone()),
             Self::Ipc(namespace) | Self::Network(namespace) => Some(namespace.owner().clone()),
             Self::Groups(namespace) => Some(namespace.owner().clone()),
+            Self::Pids(pids) => Some(pid_namespace::owner(pids)),
             Self::Users(users) => users.as_ref().map(|users| users.parent.clone()),
         }
     }
@@ -138,6 +145,20 @@ pub(super) fn network(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result
 /// `/proc/PID/ns/cgroup`.
 pub(super) fn groups(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     Namespace::Groups(link::check(subject, viewer)?.namespaces().groups.clone()).place()
+}
+
+/// `/proc/PID/ns/pid`.
+pub(super) fn pids(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    Namespace::Pids(link::check(subject, viewer)?.process.pids.clone()).place()
+}
+
+/// `/proc/PID/ns/pid_for_children`: there is none before the namespace has a process.
+pub(super) fn pids_of_children(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    let pids = link::check(subject, viewer)?.namespaces().pids.clone();
+    if pids.as_ref().is_some_and(|pids| !pids.has_init()) {
+        return Err(Errno::ENOENT);
+    }
+    Namespace::Pids(pids).place()
 }
 
 /// `/proc/PID/ns/user`.
@@ -193,6 +214,13 @@ impl File for NamespaceFile {
                     return Err(Errno::EPERM.into());
                 }
                 open(call, Namespace::Users(owner))
+            }
+            (request::PARENT, Namespace::Pids(pids)) => {
+                let parent = pids.as_ref().map(|pids| pids.parent.clone()).ok_or(Errno::EPERM)?;
+                if !is_below(&parent, &call.thread.process.pids) {
+                    return Err(Errno::EPERM.into());
+                }
+                open(call, Namespace::Pids(parent))
             }
             (request::OWNER, Namespace::Users(users)) => {
                 let who = call.thread.credentials();

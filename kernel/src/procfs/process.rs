@@ -11,6 +11,7 @@ use crate::fs::{StatusFlags, downcast};
 use crate::memory::Space;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Protection};
+use crate::process::pid_namespace;
 use crate::process::pidfd::ProcessFile;
 use crate::process::thread::UsageCounts;
 use crate::process::{Credentials, ExitStatus, Limits, Process, Resource, Thread};
@@ -143,11 +144,12 @@ pub fn set_oom_legacy(subject: &Subject, opener: &Credentials, bytes: &[u8]) -> 
 pub fn statistics(subject: &Subject, text: &mut Text) -> Shown {
     let process = subject.process()?;
     let thread = subject.thread().ok();
-    text.line(format_args!("{} (", subject.tid.unwrap_or(process.pid)))?;
+    text.line(format_args!("{} (", subject.shown(subject.tid.unwrap_or(process.pid))))?;
     text.bytes(trim(&name_of(subject)))?;
     let (group, session) = (process.group(), process.session());
     let terminal = session.terminal();
-    let (device, foreground) = terminal.map_or((0, -1), |tty| (tty.device(), tty.foreground_group()));
+    let (device, foreground) =
+        terminal.map_or((0, -1), |tty| (tty.device(), subject.shown(tty.foreground_group())));
     let counts = match (&thread, subject.tid) {
         (Some(thread), Some(_)) => thread.counts(),
         _ => process.counts(),
@@ -155,9 +157,9 @@ pub fn statistics(subject: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!(
         ") {} {} {} {} {device} {foreground} 0 {} {} 0 0",
         state_of(subject),
-        process.parent_pid(),
-        group.id,
-        session.id,
+        subject.shown(process.parent_pid()),
+        subject.shown(group.id),
+        subject.shown(session.id),
         counts.faults,
         process.children_counts().faults
     ))?;
@@ -207,7 +209,8 @@ pub fn status(subject: &Subject, viewer: &Credentials, text: &mut Text) -> Shown
     let thread = subject.thread().ok();
     text.bytes(b"Name:\t")?;
     text.escaped(trim(&name_of(subject)), b"\n\\")?;
-    let tracer = thread.as_ref().and_then(|thread| thread.tracer()).map_or(0, |tracer| tracer.tid());
+    let tracer =
+        thread.as_ref().and_then(|thread| thread.tracer()).map_or(0, |tracer| subject.shown(tracer.tid()));
     let umask = thread.as_ref().map_or(0, |thread| thread.directories().umask());
     let state = state_of(subject);
     let word = match state {
@@ -221,12 +224,12 @@ pub fn status(subject: &Subject, viewer: &Credentials, text: &mut Text) -> Shown
     text.line(format_args!(
         "\nUmask:\t{umask:04o}\nState:\t{state} ({word})\nTgid:\t{}\nNgid:\t0\nPid:\t{}\nPPid:\t{}\n\
          TracerPid:\t{tracer}\n",
-        process.pid,
-        subject.tid.unwrap_or(process.pid),
-        process.parent_pid()
+        subject.shown(process.pid),
+        subject.shown(subject.tid.unwrap_or(process.pid)),
+        subject.shown(process.parent_pid())
     ))?;
     if let Some(thread) = &thread {
-        status_of_thread(&process, thread, viewer, text)?;
+        status_of_thread(subject, &process, thread, viewer, text)?;
     }
     let switches = thread.map_or_else(UsageCounts::default, |thread| thread.counts());
     text.line(format_args!(
@@ -252,7 +255,24 @@ fn actions_of(process: &Process) -> (u64, u64) {
     (ignored, caught)
 }
 
-fn status_of_thread(process: &Process, thread: &Arc<Thread>, viewer: &Credentials, text: &mut Text) -> Shown {
+/// The numbers in each namespace, from the one that is shown on.
+fn numbers(subject: &Subject, name: &str, number: i32, text: &mut Text) -> Shown {
+    text.line(format_args!("{name}:"))?;
+    let mut at = 0;
+    while let Some(shown) = pid_namespace::nested(number, &subject.view, at) {
+        text.line(format_args!("\t{shown}"))?;
+        at += 1;
+    }
+    text.bytes(b"\n")
+}
+
+fn status_of_thread(
+    subject: &Subject,
+    process: &Process,
+    thread: &Arc<Thread>,
+    viewer: &Credentials,
+    text: &mut Text,
+) -> Shown {
     let who = thread.credentials();
     let [uid, euid, suid, fsuid] =
         [who.uid, who.euid, who.suid, who.fsuid].map(|user| viewer.shown_user(user));
@@ -265,11 +285,18 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, viewer: &Credential
     for &group in who.supplementary_groups() {
         text.line(format_args!("{} ", viewer.shown_group(group)))?;
     }
+    text.bytes(b"\n")?;
+    let (group, session) = (process.group_id(), process.session().id);
+    for (name, number) in
+        [("NStgid", process.pid), ("NSpid", thread.tid()), ("NSpgid", group), ("NSsid", session)]
+    {
+        numbers(subject, name, number, text)?;
+    }
     {
         let space = thread.space();
         let (peak, kib) = (space.peak_bytes() / 1024, space.mapped_bytes() / 1024);
         let resident = space.resident_pages() * PAGE_BYTES / 1024;
-        text.line(format_args!("\nVmPeak:\t{peak:8} kB\nVmSize:\t{kib:8} kB"))?;
+        text.line(format_args!("VmPeak:\t{peak:8} kB\nVmSize:\t{kib:8} kB"))?;
         text.line(format_args!("\nVmLck:\t{:8} kB", space.locked_bytes() / 1024))?;
         let most = space.peak_resident_pages() * PAGE_BYTES / 1024;
         text.line(format_args!("\nVmHWM:\t{most:8} kB\nVmRSS:\t{resident:8} kB\nVmSwap:\t       0 kB"))?;
@@ -430,8 +457,11 @@ pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {
     ))?;
     match downcast::<ProcessFile>(&open) {
         Some(file) => {
-            let pid = file.pid().unwrap_or(-1);
-            text.line(format_args!("Pid:\t{pid}\nNSpid:\t{pid}\n"))
+            let Some(pid) = file.pid() else { return text.bytes(b"Pid:\t-1\nNSpid:\t-1\n") };
+            let shown = subject.shown(pid);
+            text.line(format_args!("Pid:\t{shown}\n"))?;
+            // A process that the reader's namespace does not know has no numbers.
+            if shown == 0 { text.bytes(b"NSpid:\t0\n") } else { numbers(subject, "NSpid", pid, text) }
         }
         None => Ok(()),
     }

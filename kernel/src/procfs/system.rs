@@ -33,13 +33,14 @@ pub fn file_systems(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"nodev\tproc\nnodev\ttmpfs\nnodev\tdevtmpfs\nnodev\tmqueue\nnodev\tpipefs\n")
 }
 
-pub fn load(_: &Subject, text: &mut Text) -> Shown {
+pub fn load(subject: &Subject, text: &mut Text) -> Shown {
     for average in load::averages() {
         // Rounded to hundredths.
         let hundredths = (average * 100 + (1 << (load::FRACTION_BITS - 1))) >> load::FRACTION_BITS;
         text.line(format_args!("{}.{:02} ", hundredths / 100, hundredths % 100))?;
     }
-    let (running, count, last) = (load::running(), table::thread_count(), table::last_pid());
+    let last = subject.view.as_ref().map_or_else(table::last_pid, |pids| pids.last());
+    let (running, count) = (load::running(), table::thread_count());
     text.line(format_args!("{running}/{count} {last}\n"))
 }
 

@@ -146,6 +146,7 @@ static SYS_USER_ITEMS: &[Item] = &[
     writable_seen(b"max_ipc_namespaces", users::ipc_max, users::set_ipc_max),
     writable_seen(b"max_mnt_namespaces", users::mounts_max, users::set_mounts_max),
     writable_seen(b"max_net_namespaces", users::networks_max, users::set_networks_max),
+    writable_seen(b"max_pid_namespaces", users::pids_max, users::set_pids_max),
     writable_seen(b"max_user_namespaces", users::users_max, users::set_users_max),
     writable_seen(b"max_uts_namespaces", users::names_max, users::set_names_max),
 ];
@@ -311,6 +312,8 @@ static NAMESPACE_ITEMS: &[Item] = &[
     link(b"ipc", namespace::ipc),
     link(b"mnt", namespace::mounts),
     link(b"net", namespace::network),
+    link(b"pid", namespace::pids),
+    link(b"pid_for_children", namespace::pids_of_children),
     link(b"user", namespace::users),
     link(b"uts", namespace::names),
 ];

@@ -116,4 +116,5 @@ maxima! {
     users_max set_users_max User;
     names_max set_names_max Names;
     networks_max set_networks_max Network;
+    pids_max set_pids_max Pids;
 }

@@ -85,6 +85,9 @@ fn send(
     {
         information.detail = information.detail.with_user(|user| theirs.shown_user(user));
     }
+    if process.pids.is_some() {
+        information.detail = information.detail.with_process(|pid| process.shown(pid));
+    }
     let limit = usize::try_from(process.limit(Resource::PendingSignals).soft).unwrap_or(usize::MAX);
     let action = *process.actions().lock().get(information.signal);
     let sent = process.signal_state().send(target, preferred, information, &action, limit);

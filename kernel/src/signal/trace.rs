@@ -225,10 +225,11 @@ async fn has_executed(thread: &Arc<Thread>, context: &mut UserContext) {
 
 /// A traced thread runs another program from now on; its number was `before`.
 pub fn executed(thread: &Thread, before: i32) {
+    let shown = thread.tracer().map_or(before, |tracer| tracer.process.shown(before));
     let is_traced = thread.with_tracee(|tracee| {
         tracee
             .map(|tracee| {
-                tracee.trace.message = before as u64;
+                tracee.trace.message = shown as u64;
                 tracee.debug = debug::DebugRegisters::default();
             })
             .is_some()

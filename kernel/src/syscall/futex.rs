@@ -170,7 +170,7 @@ pub fn set_robust_list(call: &mut Call<'_>) -> SyscallResult {
 pub fn get_robust_list(call: &mut Call<'_>) -> SyscallResult {
     let target = match call.int(0) {
         0 => Arc::clone(call.thread),
-        tid => table::thread(tid).ok_or(Errno::ESRCH)?,
+        tid => table::thread(call.thread.process.named(tid)).ok_or(Errno::ESRCH)?,
     };
     if !may_access(call.thread, &target, ViewerIds::Real) {
         return Err(Errno::EPERM.into());
@@ -184,5 +184,5 @@ pub fn get_robust_list(call: &mut Call<'_>) -> SyscallResult {
 /// set_tid_address(2).
 pub fn set_tid_address(call: &mut Call<'_>) -> SyscallResult {
     call.thread.set_clear_child_tid(call.word(0));
-    Ok((call.thread.tid() as usize).into())
+    Ok((call.thread.own_tid() as usize).into())
 }

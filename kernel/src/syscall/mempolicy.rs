@@ -175,7 +175,7 @@ fn target(call: &Call<'_>, tid: i32) -> Result<Arc<Thread>, Errno> {
     if tid == 0 {
         return table::thread(call.thread.tid()).ok_or(Errno::ESRCH);
     }
-    let target = table::thread(tid).ok_or(Errno::ESRCH)?;
+    let target = table::thread(call.thread.process.named(tid)).ok_or(Errno::ESRCH)?;
     if may_access(call.thread, &target, ViewerIds::Real) { Ok(target) } else { Err(Errno::EPERM) }
 }
 

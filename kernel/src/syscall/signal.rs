@@ -11,6 +11,7 @@ use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
 use crate::memory::values::read_timespec;
+use crate::process::pid_namespace::shown;
 use crate::process::{Process, Thread, executor, table};
 use crate::signal;
 use crate::signal::{Permission, force_segv, take_pending};
@@ -259,14 +260,14 @@ pub fn kill(call: &mut Call<'_>) -> SyscallResult {
     let group = match call.int(0) {
         i32::MIN => return Err(Errno::ESRCH.into()),
         pid if pid > 0 => {
-            let target = table::process(pid).ok_or(Errno::ESRCH)?;
+            let target = table::process(thread.process.named(pid)).ok_or(Errno::ESRCH)?;
             let information = signal?.map(with_uid);
             send_checked(thread, &target, information)?;
             return Ok(0.into());
         }
         0 => Some(thread.process.group().id),
         -1 => None,
-        pid => Some(-pid),
+        pid => Some(thread.process.named(-pid)),
     };
     if let Some(id) = group
         && table::group(id).is_none()
@@ -278,7 +279,7 @@ pub fn kill(call: &mut Call<'_>) -> SyscallResult {
     for target in table::each_process() {
         let is_chosen = match group {
             Some(id) => target.group_id() == id,
-            None => target.pid != table::REAPER_PID && target.pid != own,
+            None => target.pid != own && thread.process.shown(target.pid) > 1,
         };
         if is_chosen {
             let result = send_checked(thread, &target, information);
@@ -304,8 +305,9 @@ fn send_to_one(
     if tid <= 0 || process.is_some_and(|pid| pid <= 0) {
         return Err(Errno::EINVAL.into());
     }
-    let target = table::thread(tid).ok_or(Errno::ESRCH)?;
-    if process.is_some_and(|pid| target.process.pid != pid) {
+    let own = &call.thread.process;
+    let target = table::thread(own.named(tid)).ok_or(Errno::ESRCH)?;
+    if process.is_some_and(|pid| target.process.pid != own.named(pid)) {
         return Err(Errno::ESRCH.into());
     }
     let signal = signal_argument(number)?;
@@ -341,11 +343,21 @@ pub fn read_information(call: &Call<'_>, address: usize, target: i32) -> TryResu
     Ok(words)
 }
 
+/// A `siginfo_t` as another process gets it: it is told no number of a sender that it does not see.
+pub fn passed_to(call: &Call<'_>, target: &Process, mut words: [u64; 16]) -> [u64; 16] {
+    if target.pids.is_some() && shown(call.thread.process.pid, &target.pids) == 0 {
+        words[2] &= !u64::from(u32::MAX);
+    }
+    words
+}
+
 /// rt_sigqueueinfo(2).
 pub fn rt_sigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
     let (pid, number) = (call.int(0), call.int(1));
+    let pid = call.thread.process.named(pid);
     let words = read_information(call, call.word(2), pid)?;
     let target = table::process(pid).ok_or(Errno::ESRCH)?;
+    let words = passed_to(call, &target, words);
     let information = signal_argument(number)?.map(|signal| Information::from_words(signal, &words));
     send_checked(call.thread, &target, information)?;
     Ok(0.into())
@@ -354,7 +366,11 @@ pub fn rt_sigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
 /// rt_tgsigqueueinfo(2).
 pub fn rt_tgsigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
     let (pid, tid, number) = (call.int(0), call.int(1), call.int(2));
-    let words = read_information(call, call.word(3), pid)?;
+    let target = call.thread.process.named(pid);
+    let mut words = read_information(call, call.word(3), target)?;
+    if let Some(target) = table::process(target) {
+        words = passed_to(call, &target, words);
+    }
     send_to_one(call, Some(pid), tid, number, |signal| Information::from_words(signal, &words))
 }
 

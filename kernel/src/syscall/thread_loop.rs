@@ -316,7 +316,7 @@ fn is_slice_over(thread: &Arc<Thread>, until_ns: u64) -> bool {
 
 /// Stores the thread's number in its memory. As in Linux, an address that can't be written to is the program's problem.
 async fn store_tid(thread: &Arc<Thread>, address: usize) {
-    let tid = (thread.tid() as u32).to_ne_bytes();
+    let tid = (thread.own_tid() as u32).to_ne_bytes();
     let _ = thread.resolve(|space| space.write_bytes(address, &tid)).await;
 }
 

@@ -176,12 +176,12 @@ fn job_ioctl(
                 _ if session == 0 => return Err(Errno::ENOTTY.into()),
                 _ => session,
             };
-            store(call, argument, &number.to_le_bytes())
+            store(call, argument, &thread.process.shown(number).to_le_bytes())
         }
         ioctl::TIOCSPGRP => {
             let mut bytes = [0; 4];
             load(call, argument, &mut bytes)?;
-            job::set_foreground(terminal, thread, i32::from_le_bytes(bytes))?;
+            job::set_foreground(terminal, thread, thread.process.named(i32::from_le_bytes(bytes)))?;
             Ok(0)
         }
         ioctl::TIOCSCTTY if side == TerminalSide::Program => {

@@ -41,6 +41,15 @@ impl Detail {
         }
         self
     }
+
+    /// The same with another number for the process, where there is one.
+    #[must_use]
+    pub fn with_process(mut self, number: impl FnOnce(i32) -> i32) -> Self {
+        if let Self::Sender { pid, .. } | Self::Value { pid, .. } | Self::Child { pid, .. } = &mut self {
+            *pid = number(*pid);
+        }
+        self
+    }
 }
 
 /// A signal with its `siginfo_t`.
@@ -74,6 +83,16 @@ impl Information {
     pub const fn user(signal: Signal, pid: i32, uid: u32) -> Self {
         let code = linux_raw_sys::general::SI_USER as i32;
         Self { signal, code, errno: 0, detail: Detail::Sender { pid, uid } }
+    }
+
+    /// Whether it comes from the kernel, or from a process that the receiver does not see.
+    #[must_use]
+    pub const fn is_from_outside(&self) -> bool {
+        match self.detail {
+            Detail::Sender { pid, .. } | Detail::Value { pid, .. } => pid == 0,
+            Detail::Raw(words) => words[0] as u32 == 0,
+            _ => self.code == Self::FROM_KERNEL,
+        }
     }
 
     /// The information for a signal whose own could not be kept for lack of memory.

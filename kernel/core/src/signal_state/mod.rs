@@ -54,6 +54,9 @@ pub struct GroupState<M> {
     leaving: usize,
     /// Signals that leave a core dump are taken by a thread.
     dumps: bool,
+    /// The first process of a PID namespace: it gets no signal that it has no handler for, but those that end or stop
+    /// it from outside.
+    is_init: bool,
     /// The number of the thread that writes a core dump, and how many others wait for that before they end.
     dumper: Option<i32>,
     parked: usize,
@@ -107,6 +110,7 @@ impl<M> GroupState<M> {
             exec: None,
             leaving: 0,
             dumps: false,
+            is_init: false,
             dumper: None,
             parked: 0,
         }
@@ -163,6 +167,16 @@ impl<M> GroupState<M> {
     #[must_use]
     pub const fn is_in_exec(&self) -> bool {
         self.exec.is_some()
+    }
+
+    /// The group is the first process of a PID namespace.
+    pub const fn set_init(&mut self) {
+        self.is_init = true;
+    }
+
+    /// Whether the first process of a namespace takes no notice of the signal.
+    const fn is_spared(&self, signal: Signal, action: &Action) -> bool {
+        self.is_init && !action.has_handler() && !SignalSet::UNBLOCKABLE.contains(signal)
     }
 
     /// `execve` has ended the other threads, or was interrupted.
@@ -304,7 +318,10 @@ impl<M: Member> GroupState<M> {
         }
         let Some(looked_at) = target.or(self.threads.first()) else { return sent };
         let held_back = looked_at.blocked().union(looked_at.awaited());
-        if action.ignores(signal) && !held_back.contains(signal) && !is_traced(looked_at, signal) {
+        let is_protected = self.is_spared(signal, action)
+            || self.is_init && SignalSet::UNBLOCKABLE.contains(signal) && !information.is_from_outside();
+        let is_ignored = is_protected || action.ignores(signal);
+        if is_ignored && !held_back.contains(signal) && !is_traced(looked_at, signal) {
             return sent;
         }
         if signal == Signal::KILL {
@@ -404,7 +421,7 @@ impl<M: Member> GroupState<M> {
                 return Some(Delivery { information, action, token, is_traced: true });
             }
             let action = actions.take(information.signal);
-            if !action.ignores(information.signal) {
+            if !action.ignores(information.signal) && !self.is_spared(information.signal, &action) {
                 return Some(Delivery { information, action, token, is_traced: false });
             }
         }
@@ -426,7 +443,7 @@ impl<M: Member> GroupState<M> {
             return None;
         }
         let action = actions.take(information.signal);
-        if action.ignores(information.signal) {
+        if action.ignores(information.signal) || self.is_spared(information.signal, &action) {
             return None;
         }
         Some(Delivery { information, action, token, is_traced: false })
@@ -454,6 +471,9 @@ impl<M: Member> GroupState<M> {
             if is_traced(thread, signal) || self.dumps {
                 thread.set_blocked(thread.blocked().without(signal));
             }
+        }
+        if !actions.get(signal).has_handler() && !is_traced(thread, signal) {
+            self.is_init = false;
         }
         let is_dumped = self.dumps && DefaultAction::of(signal) == DefaultAction::Core;
         if !actions.get(signal).has_handler() && !is_traced(thread, signal) && !is_dumped {

@@ -124,7 +124,7 @@ impl PiLocks {
 
     /// Takes the lock for the waiter's thread, or enters the waiter; `false` then. Without `may_wait` that is `EAGAIN`.
     pub(super) fn acquire(&mut self, waiter: &Arc<PiWaiter>, may_wait: bool) -> TryResult<bool> {
-        let own = waiter.thread.tid() as u32;
+        let own = waiter.thread.own_tid() as u32;
         let (space, address) = (&waiter.space, waiter.address);
         loop {
             let word = space.load_u32(address)?;
@@ -142,9 +142,9 @@ impl PiLocks {
                 continue;
             }
             let owner = match known {
-                Some(owner) if owner.tid() as u32 == holder => owner,
+                Some(owner) if owner.own_tid() as u32 == holder => owner,
                 Some(_) => return Err(Errno::EINVAL.into()),
-                None => living_thread(holder)?,
+                None => living_thread(waiter.thread.process.named(holder as i32))?,
             };
             if !may_wait {
                 return Err(Errno::EAGAIN.into());
@@ -273,7 +273,7 @@ impl PiLocks {
     ) -> Option<Result<(), (Arc<Space>, TryError)>> {
         let index = self.0.iter().position(|lock| Arc::ptr_eq(&lock.owner, thread))?;
         let first = self.0[index].waiters.first()?.clone();
-        let word = first.thread.tid() as u32 | linux::FUTEX_WAITERS | linux::FUTEX_OWNER_DIED;
+        let word = first.thread.own_tid() as u32 | linux::FUTEX_WAITERS | linux::FUTEX_OWNER_DIED;
         match wake_op::update(&first.space, first.address, |_| Ok(word)) {
             Err(halt) if !force => return Some(Err((first.space.clone(), halt))),
             _ => self.hand_over(index),
@@ -283,8 +283,8 @@ impl PiLocks {
 }
 
 /// The thread of this number, unless it has given up its locks already.
-fn living_thread(tid: u32) -> Result<Arc<Thread>, Errno> {
-    let thread = table::thread(tid as i32).ok_or(Errno::ESRCH)?;
+fn living_thread(tid: i32) -> Result<Arc<Thread>, Errno> {
+    let thread = table::thread(tid).ok_or(Errno::ESRCH)?;
     if thread.has_released_pi_locks() { Err(Errno::ESRCH) } else { Ok(thread) }
 }
 
@@ -346,7 +346,7 @@ pub fn unlock(thread: &Arc<Thread>, space: &Arc<Space>, address: usize, is_priva
     with_locks(|locks| {
         loop {
             let word = space.load_u32(address)?;
-            if word & linux::FUTEX_TID_MASK != thread.tid() as u32 {
+            if word & linux::FUTEX_TID_MASK != thread.own_tid() as u32 {
                 return Err(Errno::EPERM.into());
             }
             let known = locks.find(&key).ok();
@@ -355,7 +355,7 @@ pub fn unlock(thread: &Arc<Thread>, space: &Arc<Space>, address: usize, is_priva
                 Some(lock) if !Arc::ptr_eq(&lock.owner, thread) => return Err(Errno::EINVAL.into()),
                 Some(lock) => {
                     let first = lock.waiters.first().ok_or(Errno::EINVAL)?;
-                    first.thread.tid() as u32 | linux::FUTEX_WAITERS
+                    first.thread.own_tid() as u32 | linux::FUTEX_WAITERS
                 }
             };
             if space.compare_exchange_u32(address, word, new)? != word {

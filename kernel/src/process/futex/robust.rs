@@ -58,7 +58,7 @@ async fn read<const N: usize>(thread: &Thread, space: &Space, address: usize) ->
 }
 
 async fn mark_dead(thread: &Arc<Thread>, space: &Arc<Space>, address: usize) {
-    let tid = thread.tid() as u32;
+    let tid = thread.own_tid() as u32;
     let mark = |old: u32| if old & linux::FUTEX_TID_MASK == tid { Some(old) } else { None };
     loop {
         let attempt = update(space, address, |old| {

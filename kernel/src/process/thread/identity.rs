@@ -12,6 +12,8 @@ use crate::sync::SpinLock;
 
 pub(super) struct ThreadIdentity {
     tid: AtomicI32,
+    /// The number in the thread's own namespace.
+    own_tid: AtomicI32,
     name: SpinLock<[u8; Thread::NAME_BYTES]>,
     credentials: SpinLock<Arc<Credentials>>,
     /// `PR_SET_NO_NEW_PRIVS`: set once, and inherited by everything that the thread makes.
@@ -26,13 +28,14 @@ pub(super) struct ThreadIdentity {
 
 impl ThreadIdentity {
     pub(super) const fn new(
-        tid: i32,
+        (tid, own_tid): (i32, i32),
         name: [u8; Thread::NAME_BYTES],
         credentials: Arc<Credentials>,
         no_new_privileges: bool,
     ) -> Self {
         Self {
             tid: AtomicI32::new(tid),
+            own_tid: AtomicI32::new(own_tid),
             name: SpinLock::new(name),
             credentials: SpinLock::new(credentials),
             no_new_privileges: AtomicBool::new(no_new_privileges),
@@ -55,9 +58,16 @@ impl Thread {
         self.identity.tid.load(Ordering::Relaxed)
     }
 
+    /// Its number in its own namespace.
+    #[must_use]
+    pub fn own_tid(&self) -> i32 {
+        self.identity.own_tid.load(Ordering::Relaxed)
+    }
+
     /// Gives the thread another number: `execve` by a thread that isn't the first makes it the first.
-    pub(in crate::process) fn set_tid(&self, tid: i32) {
+    pub(in crate::process) fn set_tid(&self, (tid, own_tid): (i32, i32)) {
         self.identity.tid.store(tid, Ordering::Relaxed);
+        self.identity.own_tid.store(own_tid, Ordering::Relaxed);
     }
 
     /// The credentials that the thread acts with.

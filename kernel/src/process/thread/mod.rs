@@ -51,6 +51,7 @@ pub struct Thread {
 /// The parts of a new thread.
 pub struct Parts {
     pub tid: i32,
+    pub own_tid: i32,
     pub process: Arc<Process>,
     pub space: Arc<Space>,
     pub descriptors: Arc<DescriptorTable>,
@@ -74,7 +75,7 @@ impl Thread {
         fallible::try_arc(Self {
             process: parts.process,
             identity: identity::ThreadIdentity::new(
-                parts.tid,
+                (parts.tid, parts.own_tid),
                 parts.name,
                 parts.credentials,
                 parts.no_new_privileges,

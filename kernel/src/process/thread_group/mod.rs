@@ -15,6 +15,7 @@ use crate::call::asynchronous::Calls;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::executor::Executors;
+use crate::process::pid_namespace::Pids;
 use crate::process::{Group, Limits};
 use crate::sync::SpinLock;
 
@@ -25,6 +26,10 @@ pub use crate::process::thread_group::program::ProcessLayout;
 pub struct Process {
     /// Its number, that of its first thread.
     pub pid: i32,
+    /// Its number in its own namespace.
+    pub own_pid: i32,
+    /// The namespace that it is in.
+    pub pids: Pids,
     /// When it started, on the monotonic clock.
     pub start_ns: u64,
     family: family::Family,
@@ -41,6 +46,8 @@ pub struct Process {
 /// The parts of a new process.
 pub struct ProcessParts {
     pub pid: i32,
+    pub own_pid: i32,
+    pub pids: Pids,
     pub parent: Weak<Process>,
     pub group: Arc<Group>,
     pub actions: Arc<SpinLock<Actions>>,
@@ -62,7 +69,18 @@ impl ProcessParts {
         actions: Arc<SpinLock<Actions>>,
     ) -> Self {
         let exit_signal = Signal::CHLD.number();
-        Self { pid, parent, group, actions, limits: Limits::initial(), exit_signal, uid: 0, creator: 0 }
+        Self {
+            pid,
+            own_pid: pid,
+            pids: None,
+            parent,
+            group,
+            actions,
+            limits: Limits::initial(),
+            exit_signal,
+            uid: 0,
+            creator: 0,
+        }
     }
 }
 
@@ -74,6 +92,8 @@ impl Process {
     pub fn new(parts: ProcessParts) -> Result<Arc<Self>, Errno> {
         let process = fallible::try_arc(Self {
             pid: parts.pid,
+            own_pid: parts.own_pid,
+            pids: parts.pids,
             start_ns: crate::arch::time::now_ns(),
             accounting: accounting::ProcessAccounting::new(&parts.limits),
             program: program::RunningProgram::new(parts.limits),
@@ -90,6 +110,9 @@ impl Process {
             asynchronous: Calls::new(),
         })?;
         process.look_at_dump_limit();
+        if process.is_init() {
+            process.signal_state().set_init();
+        }
         Ok(process)
     }
 

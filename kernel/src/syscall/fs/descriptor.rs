@@ -177,7 +177,7 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
         linux::F_OFD_GETLK | linux::F_OFD_SETLK | linux::F_OFD_SETLKW => {
             return crate::syscall::fs::lock::fcntl(call, &open, true);
         }
-        linux::F_GETOWN => owner::number(&open) as isize as usize,
+        linux::F_GETOWN => owner::number(call, &open) as isize as usize,
         linux::F_SETOWN => {
             owner::set_by_number(call, &open, call.int(2))?;
             0
@@ -252,7 +252,7 @@ pub fn ioctl(call: &mut Call<'_>) -> SyscallResult {
             owner::set_by_number(call, &open, i32::from_ne_bytes(get(call, argument)?))?;
         }
         requests::FIOGETOWN | requests::SIOCGPGRP if is_socket(&open) => {
-            put(call, argument, &owner::number(&open).to_ne_bytes())?;
+            put(call, argument, &owner::number(call, &open).to_ne_bytes())?;
         }
         requests::FIONREAD if open.file.size().is_some() => {
             let left = open.file.size().unwrap_or(0).saturating_sub(*open.offset.lock());

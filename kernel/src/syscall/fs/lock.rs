@@ -66,7 +66,7 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
                     l_start: lock.range.first,
                     l_len: if lock.range.last == u64::MAX { 0 } else { length.unwrap_or(0) },
                     l_pid: match lock.owner {
-                        LockOwner::Process(pid) => pid,
+                        LockOwner::Process(pid) => call.thread.process.shown(pid),
                         LockOwner::Description(_) => -1,
                     },
                 });

@@ -43,15 +43,16 @@ fn get_owner(open: &OpenFile) -> FileOwner {
 /// # Errors
 /// `EINVAL`, `ESRCH`, `ENOMEM`.
 pub fn set_by_number(call: &Call<'_>, open: &OpenFile, number: i32) -> Result<(), Errno> {
-    set(call, open, owner_of_number(number)?)
+    set(call, open, owner_of_number(&call.thread.process, number)?)
 }
 
 /// `F_GETOWN`, `FIOGETOWN`.
 #[must_use]
-pub fn number(open: &OpenFile) -> i32 {
+pub fn number(call: &Call<'_>, open: &OpenFile) -> i32 {
+    let viewer = &call.thread.process;
     match get_owner(open) {
-        FileOwner::Thread(number) | FileOwner::Process(number) => number,
-        FileOwner::Group(number) => -number,
+        FileOwner::Thread(number) | FileOwner::Process(number) => viewer.shown(number),
+        FileOwner::Group(number) => -viewer.shown(number),
     }
 }
 
@@ -60,13 +61,15 @@ pub fn set_extended(call: &Call<'_>, open: &OpenFile) -> SyscallResult {
     let bytes: [u8; 8] = get(call, call.word(2))?;
     let [a, b, c, d, number @ ..] = bytes;
     let (kind, number) = (i32::from_ne_bytes([a, b, c, d]), i32::from_ne_bytes(number));
+    let viewer = &call.thread.process;
+    let named = viewer.named(number);
     let owner = match kind {
         F_OWNER_TID if number == 0 => FileOwner::Thread(0),
         F_OWNER_PID if number == 0 => FileOwner::Process(0),
         F_OWNER_PGRP if number == 0 => FileOwner::Group(0),
-        F_OWNER_TID if table::thread(number).is_some() => FileOwner::Thread(number),
-        F_OWNER_PID if number > 0 => owner_of_number(number)?,
-        F_OWNER_PGRP if table::group(number).is_some() => FileOwner::Group(number),
+        F_OWNER_TID if table::thread(named).is_some() => FileOwner::Thread(named),
+        F_OWNER_PID if number > 0 => owner_of_number(viewer, number)?,
+        F_OWNER_PGRP if table::group(named).is_some() => FileOwner::Group(named),
         F_OWNER_TID | F_OWNER_PID | F_OWNER_PGRP => return Err(Errno::ESRCH.into()),
         _ => return Err(Errno::EINVAL.into()),
     };
@@ -83,7 +86,7 @@ pub fn get_extended(call: &Call<'_>, open: &OpenFile) -> SyscallResult {
     };
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&kind.to_ne_bytes());
-    bytes[4..].copy_from_slice(&number.to_ne_bytes());
+    bytes[4..].copy_from_slice(&call.thread.process.shown(number).to_ne_bytes());
     put(call, call.word(2), &bytes)?;
     Ok(0.into())
 }

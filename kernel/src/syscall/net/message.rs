@@ -11,6 +11,7 @@ use crate::fs::buffer::IoSegment;
 use crate::fs::{IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::net::{Address, Ancillary, Inbox, PeerIdentity, ReceiveHow, Received, Socket, Style, find_target};
+use crate::process::pid_namespace;
 use crate::syscall::fs::read_write::many;
 use crate::syscall::fs::transfer::{Segments, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};
@@ -264,11 +265,13 @@ fn check_identity(call: &Call<'_>, data: &[u8]) -> Result<PeerIdentity, Errno> {
     }
     let who = call.thread.credentials();
     let claimed = PeerIdentity {
-        pid: i32::from_ne_bytes(number(0)?),
+        pid: call.thread.process.named(i32::from_ne_bytes(number(0)?)),
         uid: who.user(u32::from_ne_bytes(number(1)?))?,
         gid: who.group(u32::from_ne_bytes(number(2)?))?,
     };
-    let may_claim = (claimed.pid == call.thread.process.pid || who.is_capable(linux::CAP_SYS_ADMIN))
+    let owner = pid_namespace::owner(&call.thread.process.pids);
+    let may_claim = (claimed.pid == call.thread.process.pid
+        || who.is_capable_in(&owner, linux::CAP_SYS_ADMIN))
         && ([who.uid, who.euid, who.suid].contains(&claimed.uid) || who.has_capability(linux::CAP_SETUID))
         && ([who.gid, who.egid, who.sgid].contains(&claimed.gid) || who.has_capability(linux::CAP_SETGID));
     if !may_claim {
@@ -453,7 +456,7 @@ impl ReceiveMessage {
         let room = self.places.control_room;
         if self.socket.inbox().passes_identity() {
             let identity = ancillary.identity.unwrap_or(PeerIdentity::UNKNOWN);
-            let identity = identity.seen_by(&self.thread.credentials());
+            let identity = identity.seen_by(&self.thread);
             let mut bytes = [0; IDENTITY_BYTES];
             bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
             bytes[4..8].copy_from_slice(&identity.uid.to_ne_bytes());

@@ -56,7 +56,7 @@ fn value_of(call: &Call<'_>, socket: &Socket, option: u32) -> Result<([u8; 16], 
         // Nothing has been set that these would tell.
         net::SO_BSDCOMPAT => 0,
         net::SO_PEERCRED => {
-            let identity = socket.peer_identity().seen_by(&call.thread.credentials());
+            let identity = socket.peer_identity().seen_by(call.thread);
             bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
             bytes[4..8].copy_from_slice(&identity.uid.to_ne_bytes());
             bytes[8..12].copy_from_slice(&identity.gid.to_ne_bytes());

@@ -1,6 +1,7 @@
 //! fork(2), vfork(2), clone(2).
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::signal::{Actions, Signal};
 use heddle_kernel_core::signal_state::TraceEvent;
@@ -8,13 +9,15 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
 use crate::call::caller::Caller;
-use crate::error::{Errno, TryError};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{DescriptorTable, Directories, StatusFlags};
 use crate::ipc::semaphore::SemUndoList;
 use crate::memory::{Space, fallible};
 use crate::process::exit::discard;
 use crate::process::namespaces::Namespaces;
+use crate::process::pid_namespace::{self, PidNames, Pids};
 use crate::process::pidfd::ProcessFile;
+use crate::process::table::PidTable;
 use crate::process::thread::Parts;
 use crate::process::user_task::UserTask;
 use crate::process::vfork::Vfork;
@@ -25,7 +28,6 @@ use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
 use crate::{sched, signal};
 
 /// A request for a new process or thread, from the arguments of the three calls.
-#[derive(Clone, Copy)]
 struct CloneRequest {
     flags: u64,
     exit_signal: i32,
@@ -35,6 +37,8 @@ struct CloneRequest {
     tls: usize,
     /// Where `CLONE_PIDFD` puts the descriptor.
     pidfd: usize,
+    /// Numbers that the child is to have, from its own PID namespace on.
+    wanted: Vec<i32>,
 }
 
 /// Flags that are carried out.
@@ -57,6 +61,9 @@ const SUPPORTED: u64 = (linux::CLONE_VM
     | linux::CLONE_IO
     | Namespaces::KINDS_AND_USERS) as u64
     | linux::CLONE_CLEAR_SIGHAND;
+
+/// The most PID namespaces that a process is in.
+const DEPTH_MAX: u64 = 32;
 
 /// fork(2).
 pub fn fork(call: &mut Call<'_>) -> SyscallResult {
@@ -81,7 +88,8 @@ pub fn clone(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let flags = flags & !signal_bits;
-    start(call, CloneRequest { flags, exit_signal, stack, parent_tid, child_tid, tls, pidfd: parent_tid })
+    let (pidfd, wanted) = (parent_tid, Vec::new());
+    start(call, CloneRequest { flags, exit_signal, stack, parent_tid, child_tid, tls, pidfd, wanted })
 }
 
 /// clone3(2).
@@ -112,12 +120,14 @@ pub fn clone3(call: &mut Call<'_>) -> SyscallResult {
     let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, set_tid, set_tid_size, _] =
         words;
     let old = u64::from(linux::CLONE_DETACHED | linux::CSIGNAL);
-    let is_unsupported = set_tid != 0 || set_tid_size != 0 || flags & old != 0;
+    let is_unsupported =
+        flags & old != 0 || (set_tid != 0) != (set_tid_size != 0) || set_tid_size > DEPTH_MAX;
     let both = u64::from(linux::CLONE_PIDFD | linux::CLONE_PARENT_SETTID);
     let is_one_place = flags & both == both && pidfd == parent_tid;
     if is_unsupported || is_one_place || exit_signal > 64 || (stack == 0) != (stack_bytes == 0) {
         return Err(Errno::EINVAL.into());
     }
+    let wanted = wanted_numbers(&space, set_tid as usize, set_tid_size as usize)?;
     let request = CloneRequest {
         flags,
         exit_signal: exit_signal as i32,
@@ -126,13 +136,31 @@ pub fn clone3(call: &mut Call<'_>) -> SyscallResult {
         child_tid: child_tid as usize,
         tls: tls as usize,
         pidfd: pidfd as usize,
+        wanted,
     };
     start(call, request)
 }
 
+/// Reads the numbers that the child is to have.
+fn wanted_numbers(space: &Space, address: usize, count: usize) -> TryResult<Vec<i32>> {
+    let mut wanted = fallible::try_filled(0, count)?;
+    for (index, number) in wanted.iter_mut().enumerate() {
+        *number = space.read(address.wrapping_add(index * size_of::<i32>()))?;
+    }
+    Ok(wanted)
+}
+
 impl CloneRequest {
-    const NONE: Self =
-        Self { flags: 0, exit_signal: 0, stack: 0, parent_tid: 0, child_tid: 0, tls: 0, pidfd: 0 };
+    const NONE: Self = Self {
+        flags: 0,
+        exit_signal: 0,
+        stack: 0,
+        parent_tid: 0,
+        child_tid: 0,
+        tls: 0,
+        pidfd: 0,
+        wanted: Vec::new(),
+    };
 
     fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
@@ -161,7 +189,7 @@ impl CloneRequest {
             && needs(linux::CLONE_SIGHAND, linux::CLONE_VM)
             && needs(linux::CLONE_THREAD, linux::CLONE_SIGHAND)
             && !(self.has(linux::CLONE_NEWNS | linux::CLONE_NEWUSER) && self.has(linux::CLONE_FS))
-            && !(self.has(linux::CLONE_THREAD) && self.has(linux::CLONE_NEWUSER))
+            && !(self.has(linux::CLONE_THREAD) && self.has(linux::CLONE_NEWUSER | linux::CLONE_NEWPID))
             && !(self.has(linux::CLONE_SIGHAND) && self.flags & linux::CLONE_CLEAR_SIGHAND != 0)
             && !(self.has(linux::CLONE_PIDFD) && self.has(linux::CLONE_THREAD | linux::CLONE_DETACHED))
     }
@@ -203,6 +231,7 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
         };
         let child = make(thread, &request, space, descriptors)?;
         let tid = child.tid();
+        let shown = thread.process.shown(tid);
         let pidfd = attach_pidfd(thread, &child, &request)?;
         let started = publish_tids(thread, &child, &request, pidfd.as_ref()).and_then(|()| {
             let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
@@ -212,12 +241,12 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
         let vfork = started.inspect_err(|_| take_back(&child, pidfd))?;
         let event = request.traced(thread);
         if vfork.is_none() && event.is_none() {
-            return Ok((tid as usize).into());
+            return Ok((shown as usize).into());
         }
         let thread = thread.clone();
         return pending(async move {
             wait_for_child(&thread, tid, event, vfork).await;
-            Ok(tid as usize)
+            Ok(shown as usize)
         });
     }
     let thread = thread.clone();
@@ -238,12 +267,13 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
     if !shares_space {
         crate::ipc::shared_memory::inherited(&child.space(), tid);
     }
-    let child_tid = (tid as u32).to_ne_bytes();
+    let shown = thread.process.shown(tid);
+    let shown_bytes = (shown as u32).to_ne_bytes();
     if request.has(linux::CLONE_CHILD_SETTID) {
         child.set_child_tid(request.child_tid);
     }
     if request.has(linux::CLONE_PARENT_SETTID) {
-        let _ = thread.resolve(|space| space.write_bytes(request.parent_tid, &child_tid)).await;
+        let _ = thread.resolve(|space| space.write_bytes(request.parent_tid, &shown_bytes)).await;
     }
     let pidfd = attach_pidfd(&thread, &child, &request)?;
     let written = match &pidfd {
@@ -264,7 +294,7 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
         None if event.is_none() && child_runs_next => sched::yield_now().await,
         vfork => wait_for_child(&thread, tid, event, vfork).await,
     }
-    Ok(tid as usize)
+    Ok(shown as usize)
 }
 
 /// A table with the caller's descriptors for its child.
@@ -279,13 +309,15 @@ async fn copy_descriptors(thread: &Caller) -> Result<Arc<DescriptorTable>, Errno
 
 /// Tells the tracer of the new child, and waits until it has left the space if it borrows that.
 async fn wait_for_child(thread: &Caller, tid: i32, event: Option<TraceEvent>, vfork: Option<Arc<Vfork>>) {
+    // The tracer is told its own number for the child.
+    let shown = thread.tracer().map_or(tid, |tracer| tracer.process.shown(tid));
     if let Some(event) = event {
-        signal::trace::event(thread, event, tid as u64).await;
+        signal::trace::event(thread, event, shown as u64).await;
     }
     if let Some(vfork) = vfork {
         vfork.wait(thread).await;
         if thread.is_traced() {
-            signal::trace::event(thread, TraceEvent::VforkDone, tid as u64).await;
+            signal::trace::event(thread, TraceEvent::VforkDone, shown as u64).await;
         }
     }
 }
@@ -298,12 +330,13 @@ fn publish_tids(
     pidfd: Option<&Pidfd>,
 ) -> Result<(), TryError> {
     let space = parent.space();
-    let tid = child.tid() as u32;
-    for (flag, address) in
-        [(linux::CLONE_PARENT_SETTID, request.parent_tid), (linux::CLONE_CHILD_SETTID, request.child_tid)]
-    {
+    let (shown, own) = (parent.process.shown(child.tid()), child.own_tid());
+    for (flag, address, number) in [
+        (linux::CLONE_PARENT_SETTID, request.parent_tid, shown),
+        (linux::CLONE_CHILD_SETTID, request.child_tid, own),
+    ] {
         if request.has(flag) {
-            user::write_int(&space, address, tid)?;
+            user::write_int(&space, address, number as u32)?;
         }
     }
     if let Some(pidfd) = pidfd {
@@ -370,7 +403,7 @@ fn namespaces_for_child(
         // Undoes belong to semaphores that the child does not see.
         return Err(Errno::EINVAL);
     }
-    parent.namespaces().copied(request.flags as u32, credentials, directories)
+    parent.namespaces().copied(request.flags as u32, credentials, directories, &parent.process.pids)
 }
 
 /// Makes the thread, in the caller's process or in a new one, without starting it.
@@ -389,6 +422,10 @@ fn make(
     let credentials = if request.has(linux::CLONE_NEWUSER) { new_users(parent, &old)? } else { old.clone() };
     let namespaces = namespaces_for_child(parent, request, &credentials, &directories)?;
     let is_thread = request.has(linux::CLONE_THREAD);
+    let is_elsewhere = || !pid_namespace::is_same(&namespaces.pids, &parent.process.pids);
+    if is_thread && is_elsewhere() || request.has(linux::CLONE_PARENT) && parent.process.is_init() {
+        return Err(Errno::EINVAL);
+    }
     let actions = if is_thread { None } else { Some(child_actions(parent, request)?) };
     let float = parent.with_float(|float| {
         float.save();
@@ -399,13 +436,15 @@ fn make(
 
     let mut table = table::lock();
     let task = enter_user_task(parent)?;
-    let tid = table.free_number()?;
+    let (tid, names) = numbers(request, &parent.credentials(), &namespaces.pids, &mut table)?;
+    let own_tid = names.own(tid);
     let process = match actions {
         None => parent.process.clone(),
-        Some(actions) => make_process(parent, request, tid, actions)?,
+        Some(actions) => make_process(parent, request, (tid, own_tid), namespaces.pids.clone(), actions)?,
     };
     let child = Thread::new(Parts {
         tid,
+        own_tid,
         process: process.clone(),
         space,
         descriptors,
@@ -449,6 +488,7 @@ fn make(
     }
     seccomp::inherit(parent, &child);
     state.add(child.clone()).map_err(|_| Errno::EAGAIN)?;
+    table.enter_names(tid, names);
     if let Some(children) = &mut children {
         push_reserved(children, process.clone());
         table.enter_process(&process);
@@ -465,6 +505,39 @@ fn make(
         trace::attach_child(parent, &child).inspect_err(|_| discard(&child))?;
     }
     Ok(child)
+}
+
+/// The numbers of the child: in the first namespace, and in those that lead to its own.
+fn numbers(
+    request: &CloneRequest,
+    who: &Credentials,
+    pids: &Pids,
+    table: &mut PidTable,
+) -> Result<(i32, PidNames), Errno> {
+    let wanted = &request.wanted;
+    if wanted.is_empty() {
+        let names = pid_namespace::choose(pids, &[], table)?;
+        return Ok((table.free_number()?, names));
+    }
+    let depth = pid_namespace::depth(pids);
+    if wanted.len() > depth || wanted.iter().any(|number| !(1..table::PID_LIMIT).contains(number)) {
+        return Err(Errno::EINVAL);
+    }
+    let mut next = pids;
+    for _ in wanted {
+        let owner = pid_namespace::owner(next);
+        let may = |capability| who.is_capable_in(&owner, capability);
+        if !may(linux::CAP_CHECKPOINT_RESTORE) && !may(linux::CAP_SYS_ADMIN) {
+            return Err(Errno::EPERM);
+        }
+        next = next.as_ref().map_or(&None, |pids| &pids.parent);
+    }
+    let names = pid_namespace::choose(pids, wanted, table)?;
+    let tid = match wanted.get(depth - 1) {
+        Some(&number) => table.wanted_number(number)?,
+        None => table.free_number()?,
+    };
+    Ok((tid, names))
 }
 
 fn child_actions(parent: &Arc<Thread>, request: &CloneRequest) -> Result<Arc<SpinLock<Actions>>, Errno> {
@@ -487,13 +560,16 @@ fn real_parent(parent: &Arc<Thread>, request: &CloneRequest) -> Option<Arc<Proce
 fn make_process(
     parent: &Arc<Thread>,
     request: &CloneRequest,
-    pid: i32,
+    (pid, own_pid): (i32, i32),
+    pids: Pids,
     actions: Arc<SpinLock<Actions>>,
 ) -> Result<Arc<Process>, Errno> {
     let old = &parent.process;
     let real_parent = real_parent(parent, request).ok_or(Errno::EINVAL)?;
     let process = Process::new(ProcessParts {
         pid,
+        own_pid,
+        pids,
         parent: Arc::downgrade(&real_parent),
         group: old.group(),
         actions,

@@ -302,8 +302,11 @@ fn capabilities_of(call: &Call<'_>, number: i32) -> Result<Capabilities, Errno> 
         ..0 => Err(Errno::EINVAL),
         0 => Ok(call.thread.credentials().capabilities),
         // It is the kernel's own, without a thread.
-        table::REAPER_PID => Ok(Credentials::ROOT.capabilities),
-        _ => Ok(table::thread(number).ok_or(Errno::ESRCH)?.credentials().capabilities),
+        table::REAPER_PID if call.thread.process.pids.is_none() => Ok(Credentials::ROOT.capabilities),
+        _ => {
+            let thread = table::thread(call.thread.process.named(number)).ok_or(Errno::ESRCH)?;
+            Ok(thread.credentials().capabilities)
+        }
     }
 }
 
@@ -331,7 +334,7 @@ pub fn capget(call: &mut Call<'_>) -> SyscallResult {
 /// capset(2).
 pub fn capset(call: &mut Call<'_>) -> SyscallResult {
     let (parts, number) = capability_header(call)?;
-    if number != 0 && number != call.thread.tid() {
+    if number != 0 && number != call.thread.own_tid() {
         return Err(Errno::EPERM.into());
     }
     let space = call.thread.space();

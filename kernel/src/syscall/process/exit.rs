@@ -74,8 +74,8 @@ pub fn wait4(call: &mut Call<'_>) -> SyscallResult {
         i32::MIN => return Err(Errno::ESRCH.into()),
         -1 => Which::Any,
         0 => Which::Group(call.thread.process.group().id),
-        pid if pid < 0 => Which::Group(-pid),
-        pid => Which::Process(pid),
+        pid if pid < 0 => Which::Group(call.thread.process.named(-pid)),
+        pid => Which::Process(call.thread.process.named(pid)),
     };
     let selection = Selection { which, options: options | linux::WEXITED };
     probe(&call.thread.space(), status, 4, rusage)?;
@@ -119,8 +119,8 @@ pub fn waitid(call: &mut Call<'_>) -> SyscallResult {
             Which::Same(ProcessFile::process_of(&open)?)
         }
         linux::P_ALL => Which::Any,
-        linux::P_PID if id > 0 => Which::Process(id),
-        linux::P_PGID if id > 0 => Which::Group(id),
+        linux::P_PID if id > 0 => Which::Process(call.thread.process.named(id)),
+        linux::P_PGID if id > 0 => Which::Group(call.thread.process.named(id)),
         linux::P_PGID if id == 0 => Which::Group(call.thread.process.group().id),
         _ => return Err(Errno::EINVAL.into()),
     };
@@ -235,7 +235,8 @@ fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<WaitRepo
             if child.exit_status().is_some() && !child.is_end_told() {
                 continue;
             }
-            if let Some(report) = look(child, options) {
+            if let Some(mut report) = look(child, options) {
+                report.pid = table.shown(report.pid, &process.pids);
                 found = Some((child.clone(), report));
                 break;
             }
@@ -244,7 +245,8 @@ fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<WaitRepo
         if found.is_none() {
             let traced = look_at_tracees(process, selection);
             has_candidate |= traced.is_some();
-            if let Some(Some((thread, report, is_end))) = traced {
+            if let Some(Some((thread, mut report, is_end))) = traced {
+                report.pid = table.shown(report.pid, &process.pids);
                 drop(table);
                 if is_end && options & linux::WNOWAIT == 0 {
                     trace::reaped(&thread);

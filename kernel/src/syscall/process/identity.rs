@@ -14,40 +14,44 @@ fn number(value: i32) -> SyscallResult {
 
 /// getpid(2).
 pub fn getpid(call: &mut Call<'_>) -> SyscallResult {
-    number(call.thread.process.pid)
+    number(call.thread.process.own_pid)
 }
 
 /// gettid(2).
 pub fn gettid(call: &mut Call<'_>) -> SyscallResult {
-    number(call.thread.tid())
+    number(call.thread.own_tid())
 }
 
 /// getppid(2).
 pub fn getppid(call: &mut Call<'_>) -> SyscallResult {
-    number(call.thread.process.parent_pid())
+    let own = &call.thread.process;
+    number(own.shown(own.parent_pid()))
 }
 
 /// The process that a call names: 0 is the caller's own.
 fn named(call: &Call<'_>, pid: i32) -> Result<Arc<Process>, Errno> {
     match pid {
         0 => Ok(call.thread.process.clone()),
-        pid => table::process(pid).ok_or(Errno::ESRCH),
+        pid => table::process(call.thread.process.named(pid)).ok_or(Errno::ESRCH),
     }
 }
 
 /// getpgid(2).
 pub fn getpgid(call: &mut Call<'_>) -> SyscallResult {
-    number(named(call, call.int(0))?.group().id)
+    let id = named(call, call.int(0))?.group().id;
+    number(call.thread.process.shown(id))
 }
 
 /// getpgrp(2).
 pub fn getpgrp(call: &mut Call<'_>) -> SyscallResult {
-    number(call.thread.process.group().id)
+    let own = &call.thread.process;
+    number(own.shown(own.group().id))
 }
 
 /// getsid(2).
 pub fn getsid(call: &mut Call<'_>) -> SyscallResult {
-    number(named(call, call.int(0))?.session().id)
+    let id = named(call, call.int(0))?.session().id;
+    number(call.thread.process.shown(id))
 }
 
 /// Moves a process to another group and unlocks the table. Returns what is to be dropped after that.
@@ -63,8 +67,8 @@ fn change_group(
 /// setpgid(2).
 pub fn setpgid(call: &mut Call<'_>) -> SyscallResult {
     let own = &call.thread.process;
-    let pid = if call.int(0) == 0 { own.pid } else { call.int(0) };
-    let id = if call.int(1) == 0 { pid } else { call.int(1) };
+    let pid = if call.int(0) == 0 { own.pid } else { own.named(call.int(0)) };
+    let id = if call.int(1) == 0 { pid } else { own.named(call.int(1)) };
     if id < 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -106,5 +110,5 @@ pub fn setsid(call: &mut Call<'_>) -> SyscallResult {
     let session = fallible::try_arc(Session::new(own.pid))?;
     let group = fallible::try_arc(Group::new(own.pid, session))?;
     drop(change_group(table, own, group)?);
-    number(own.pid)
+    number(own.own_pid)
 }

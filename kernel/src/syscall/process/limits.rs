@@ -53,7 +53,7 @@ pub fn setrlimit(call: &mut Call<'_>) -> SyscallResult {
 pub fn prlimit64(call: &mut Call<'_>) -> SyscallResult {
     let process = match call.int(0) {
         0 => call.thread.process.clone(),
-        pid => table::process(pid).ok_or(Errno::ESRCH)?,
+        pid => table::process(call.thread.process.named(pid)).ok_or(Errno::ESRCH)?,
     };
     let own = call.thread.credentials();
     let may = process.credentials().is_none_or(|theirs| {

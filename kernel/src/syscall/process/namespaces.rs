@@ -7,6 +7,7 @@ use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::access::{ViewerIds, may_access};
 use crate::process::namespaces::Namespaces;
+use crate::process::pid_namespace::{self, is_below};
 use crate::process::pidfd::{ProcessFile, is_known};
 use crate::process::user_namespace::{Users, is_same};
 use crate::process::{Credentials, Thread};
@@ -38,6 +39,7 @@ pub fn setns(call: &mut Call<'_>) -> SyscallResult {
             Namespace::Ipc(ipc) => entry.chosen.ipc = ipc,
             Namespace::Network(network) => entry.chosen.network = network,
             Namespace::Groups(groups) => entry.chosen.groups = groups,
+            Namespace::Pids(pids) => entry.chosen.pids = pids,
             Namespace::Users(users) => entry.users = users,
         }
         entry.install(thread)?;
@@ -71,6 +73,9 @@ pub fn setns(call: &mut Call<'_>) -> SyscallResult {
     if kinds & linux::CLONE_NEWCGROUP != 0 {
         entry.chosen.groups = theirs.groups.clone();
     }
+    if kinds & linux::CLONE_NEWPID != 0 {
+        entry.chosen.pids = other.process.pids.clone();
+    }
     entry.install(thread)?;
     Ok(0.into())
 }
@@ -86,7 +91,9 @@ impl Entry {
             old.clone()
         };
         let directories = thread.directories();
+        let of_pids = pid_namespace::owner(&self.chosen.pids);
         let owners = [
+            (linux::CLONE_NEWPID, &of_pids),
             (linux::CLONE_NEWNS, self.chosen.mounts.owner()),
             (linux::CLONE_NEWUTS, self.chosen.names.owner()),
             (linux::CLONE_NEWIPC, self.chosen.ipc.owner()),
@@ -98,6 +105,9 @@ impl Entry {
             if [owner, &new.users].iter().any(|users| !old.is_capable_in(users, linux::CAP_SYS_ADMIN)) {
                 return Err(Errno::EPERM);
             }
+        }
+        if self.has(linux::CLONE_NEWPID) && !is_below(&self.chosen.pids, &thread.process.pids) {
+            return Err(Errno::EINVAL);
         }
         if self.has(linux::CLONE_NEWNS) {
             if !old.is_capable_in(&new.users, linux::CAP_SYS_CHROOT) {

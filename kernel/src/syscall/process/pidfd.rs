@@ -11,7 +11,7 @@ use crate::process::pidfd::{ProcessFile, is_known};
 use crate::process::table;
 use crate::procfs;
 use crate::syscall::fs::{add, get_file};
-use crate::syscall::signal::{read_information, send_checked, signal_argument};
+use crate::syscall::signal::{passed_to, read_information, send_checked, signal_argument};
 use crate::syscall::{Call, SyscallResult};
 
 /// pidfd_open(2).
@@ -20,6 +20,7 @@ pub fn pidfd_open(call: &mut Call<'_>) -> SyscallResult {
     if flags & !linux::O_NONBLOCK != 0 || pid <= 0 {
         return Err(Errno::EINVAL.into());
     }
+    let pid = call.thread.process.named(pid);
     let Some(process) = table::process(pid) else {
         // A thread that leads no group has a number, too.
         let error = if table::thread(pid).is_some() { Errno::EINVAL } else { Errno::ESRCH };
@@ -51,7 +52,7 @@ pub fn pidfd_send_signal(call: &mut Call<'_>) -> SyscallResult {
     }
     let thread = call.thread;
     let information = signal_argument(number)?.map(|signal| match words {
-        Some(words) => Information::from_words(signal, &words),
+        Some(words) => Information::from_words(signal, &passed_to(call, &target, words)),
         None => Information::user(signal, thread.process.pid, thread.credentials().uid),
     });
     send_checked(thread, &target, information)?;

@@ -36,7 +36,7 @@ pub fn ptrace(call: &mut Call<'_>) -> SyscallResult {
         trace::attach_to_parent(thread)?;
         return Ok(0.into());
     }
-    let tracee = table::thread(tid).ok_or(Errno::ESRCH)?;
+    let tracee = table::thread(thread.process.named(tid)).ok_or(Errno::ESRCH)?;
     match number {
         requests::PTRACE_ATTACH => {
             trace::attach(thread, &tracee, TraceOptions::empty(), false)?;

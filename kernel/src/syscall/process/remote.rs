@@ -87,7 +87,7 @@ fn transfer(call: &Call<'_>, is_read: bool) -> SyscallResult {
     {
         return Ok(0.into());
     }
-    let target = table::thread(call.int(0)).ok_or(Errno::ESRCH)?;
+    let target = table::thread(call.thread.process.named(call.int(0))).ok_or(Errno::ESRCH)?;
     if !may_access(call.thread, &target, ViewerIds::Real) {
         return Err(Errno::EPERM.into());
     }
@@ -155,7 +155,7 @@ pub fn kcmp(call: &mut Call<'_>) -> SyscallResult {
     const SIGHAND: i32 = 4;
     const IO: i32 = 5;
     const SYSVSEM: i32 = 6;
-    let find = |number| table::thread(number).ok_or(Errno::ESRCH);
+    let find = |number| table::thread(call.thread.process.named(number)).ok_or(Errno::ESRCH);
     let (first, second) = (find(call.int(0))?, find(call.int(1))?);
     let may = |target: &Arc<Thread>| may_access(call.thread, target, ViewerIds::Real);
     if !may(&first) || !may(&second) {

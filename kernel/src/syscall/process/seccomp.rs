@@ -81,7 +81,7 @@ fn set_filter(call: &Call<'_>, flags: usize, address: usize) -> SyscallResult {
     let other = seccomp::install(thread, program, flags & FLAG_LOG != 0, flags & FLAG_TSYNC != 0)?;
     match other {
         Some(_) if flags & FLAG_TSYNC_ESRCH != 0 => Err(Errno::ESRCH.into()),
-        Some(tid) => Ok((tid as usize).into()),
+        Some(tid) => Ok((thread.process.shown(tid) as usize).into()),
         None => Ok(0.into()),
     }
 }

@@ -223,7 +223,7 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_SET_TSC if argument as u32 == TSC_ENABLED => {}
         // Nothing restricts who may trace, so there is nothing to permit: the number of a process is looked at.
         PR_SET_PTRACER if matches!(argument, 0 | PTRACER_ANY) => {}
-        PR_SET_PTRACER if table::thread(call.int(1)).is_some() => {}
+        PR_SET_PTRACER if table::thread(thread.process.named(call.int(1))).is_some() => {}
         prctl::PR_GET_NO_NEW_PRIVS => return Ok(usize::from(thread.has_no_new_privileges()).into()),
         // These settings are fixed to the value that is asked for, or make no difference to a program.
         prctl::PR_SET_DUMPABLE => thread.process.set_dumpable(argument == 1),

@@ -24,7 +24,7 @@ fn named(call: &Call<'_>, tid: i32) -> Result<Arc<Thread>, Errno> {
     match tid {
         0 => Ok(Arc::clone(call.thread)),
         tid if tid < 0 => Err(Errno::EINVAL),
-        tid => table::thread(tid).ok_or(Errno::ESRCH),
+        tid => table::thread(call.thread.process.named(tid)).ok_or(Errno::ESRCH),
     }
 }
 
@@ -248,7 +248,8 @@ fn for_each_named(call: &Call<'_>, mut each: impl FnMut(&Arc<Thread>) -> TryResu
     if which != linux::PRIO_PGRP && which != linux::PRIO_USER {
         return Err(Errno::EINVAL.into());
     }
-    let own_group = call.thread.process.group().id;
+    let own_process = &call.thread.process;
+    let group = if who == 0 { own_process.group().id } else { own_process.named(who) };
     let own = call.thread.credentials();
     let own_user = own.uid;
     // A number that stands for nobody finds nobody.
@@ -256,7 +257,7 @@ fn for_each_named(call: &Call<'_>, mut each: impl FnMut(&Arc<Thread>) -> TryResu
     let mut found = false;
     for process in table::each_process() {
         let is_named = if which == linux::PRIO_PGRP {
-            process.group().id == if who == 0 { own_group } else { who }
+            process.group().id == group
         } else {
             let user = if who == 0 { own_user } else { named_user };
             process.credentials().is_some_and(|credentials| credentials.uid == user)

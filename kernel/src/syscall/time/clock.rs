@@ -68,7 +68,8 @@ fn cpu_clock(caller: &Arc<Thread>, id: i32) -> Result<CpuClock, Errno> {
         _ => CpuClockKind::All,
     };
     if id & PER_THREAD != 0 {
-        let target = if number == 0 { Some(caller.clone()) } else { table::thread(number) };
+        let target =
+            if number == 0 { Some(caller.clone()) } else { table::thread(caller.process.named(number)) };
         // Of other processes' threads nothing is told.
         let target = target.filter(|target| Arc::ptr_eq(&target.process, &caller.process));
         let thread = Some(Arc::downgrade(&target.ok_or(Errno::EINVAL)?));
@@ -76,7 +77,7 @@ fn cpu_clock(caller: &Arc<Thread>, id: i32) -> Result<CpuClock, Errno> {
     }
     let process = match number {
         0 => caller.process.clone(),
-        number => table::process(number).ok_or(Errno::EINVAL)?,
+        number => table::process(caller.process.named(number)).ok_or(Errno::EINVAL)?,
     };
     Ok(CpuClock { process: Arc::downgrade(&process), thread: None, kind })
 }

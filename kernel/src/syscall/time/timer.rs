@@ -108,7 +108,7 @@ fn notice(call: &Call<'_>, event: Option<[u64; 3]>, id: u64) -> Result<TimerNoti
             Ok(TimerNotice::Event { signal: signal.ok_or(Errno::EINVAL)?, value, thread: 0 })
         }
         linux::SIGEV_THREAD_ID => {
-            let thread = thread as i32;
+            let thread = call.thread.process.named(thread as i32);
             let target = crate::process::table::thread(thread).ok_or(Errno::EINVAL)?;
             if !Arc::ptr_eq(&target.process, &call.thread.process) {
                 return Err(Errno::EINVAL);

@@ -48,7 +48,7 @@ pub(super) fn make(
             return Ok(made);
         }
         _ if !options.is_empty() => return Err(Errno::EINVAL),
-        b"proc" => procfs::mount()?,
+        b"proc" => procfs::mount(thread.process.pids.clone())?,
         b"sysfs" => procfs::mount_sys(&*NetNamespace::of(thread)?)?,
         b"mqueue" => mqueue::mount(&*IpcNamespace::of(thread)?, source, flags)?,
         _ => return Err(Errno::ENODEV),

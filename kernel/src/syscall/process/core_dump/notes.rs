@@ -127,7 +127,9 @@ impl Notes {
 }
 
 fn ids(process: &Process, own: i32) -> [i32; 4] {
-    [own, process.parent_pid(), process.group_id(), process.session().id]
+    let others = [process.parent_pid(), process.group_id(), process.session().id];
+    let [parent, group, session] = others.map(|number| process.shown(number));
+    [own, parent, group, session]
 }
 
 fn status(thread: &Thread, signal: [i32; 3], registers: [u64; REGISTER_WORDS]) -> ThreadStatus {
@@ -139,7 +141,7 @@ fn status(thread: &Thread, signal: [i32; 3], registers: [u64; REGISTER_WORDS]) -
         signal,
         pending: thread.pending_signals().0,
         blocked: thread.blocked().0,
-        ids: ids(process, thread.tid()),
+        ids: ids(process, thread.own_tid()),
         times_us: [own.0, own.1, children.0, children.1].map(|time| time / 1000),
         registers,
     }
@@ -157,7 +159,7 @@ async fn process_note(
         nice: thread.scheduling().nice,
         uid: credentials.uid,
         gid: credentials.gid,
-        ids: ids(process, process.pid),
+        ids: ids(process, process.own_pid),
         name: super::before_zero(&name),
         arguments: &arguments,
     }
