@@ -49,15 +49,7 @@ static FIRST: NamespaceLimits = NamespaceLimits::new(FIRST_MAX);
 impl NamespaceLimits {
     pub(super) const fn new(max: u32) -> Self {
         Self {
-            max: [
-                limit(max),
-                limit(max),
-                limit(max),
-                limit(max),
-                limit(max),
-                limit(max),
-                limit(max),
-            ],
+            max: [limit(max), limit(max), limit(max), limit(max), limit(max), limit(max), limit(max)],
             makers: SpinLock::new(Vec::new()),
         }
     }

@@ -3,8 +3,7 @@
 //! The kernel keeps the numbers of the first namespace everywhere; calls translate at their edge, by
 //! [`Process::named`] what a program passes, and by [`Process::shown`] what it gets. The first namespace is `None` in
 //! [`Pids`], so that its programs translate nothing. The table of numbers knows for each number those of the deeper
-//! namespaces ([`PidNames`]), and keeps them after the end of what they stood for until the number is given out again:
-//! who is told of a process may ask later than it ends.
+//! namespaces ([`PidNames`]), as long as a process, a thread, a group or a session has it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -294,17 +293,6 @@ pub fn shown(number: i32, view: &Pids) -> i32 {
         None => number,
         Some(_) => table::lock().shown(number, view),
     }
-}
-
-/// The number as the namespace shows it that lies `depth` below `view`; `None` behind the thread's own.
-#[must_use]
-pub fn nested(number: i32, view: &Pids, depth: usize) -> Option<i32> {
-    let level = view.as_ref().map_or(0, |view| view.level as usize) + depth;
-    if level == 0 {
-        return Some(number);
-    }
-    let table = table::lock();
-    table.names(number)?.0.get(level - 1).map(|&(_, shown)| shown)
 }
 
 /// The number in the first namespace for one of `view`'s.

@@ -23,9 +23,9 @@ struct PidEntry {
     group: Option<Arc<Group>>,
     /// The session, as long as it has a group.
     session: Option<Arc<Session>>,
-    /// What the number is called in the namespaces below the first; kept until it is given out again.
+    /// What the number is called in the namespaces below the first.
     names: PidNames,
-    /// The names are in use, too.
+    /// There are such.
     is_named: bool,
 }
 
@@ -141,9 +141,12 @@ impl PidTable {
         if let Some(entry) = self.entry_mut(number).filter(|entry| entry.is_named) {
             if entry.is_free() {
                 entry.is_named = false;
-                entry.names.release();
+                let names = core::mem::take(&mut entry.names);
+                names.release();
+                names.tell();
+            } else {
+                entry.names.tell();
             }
-            entry.names.tell();
         }
         let index = usize::try_from(number).unwrap_or(0) / CHUNK;
         if index == self.last as usize / CHUNK {
@@ -196,8 +199,7 @@ impl PidTable {
                 let chunk = fallible::try_box(core::array::from_fn(|_| PidEntry::default()))?;
                 self.chunks[number as usize / CHUNK] = Some(chunk);
             }
-            if let Some(entry) = self.entry_mut(number).filter(|entry| entry.is_free()) {
-                entry.names = PidNames::default();
+            if self.entry(number).is_some_and(PidEntry::is_free) {
                 let before = core::mem::replace(&mut self.last, number);
                 self.tidy(before);
                 return Ok(number);

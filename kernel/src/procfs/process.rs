@@ -1,6 +1,7 @@
 //! Files of `/proc` about a process or thread.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use crate::procfs::{Subject, Text};
 use heddle_kernel_core::mempolicy::NODES_MAX;
@@ -8,9 +9,9 @@ use heddle_kernel_core::signal::Action;
 
 use crate::error::Errno;
 use crate::fs::{StatusFlags, downcast};
-use crate::memory::Space;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Protection};
+use crate::memory::{Space, fallible};
 use crate::process::pid_namespace;
 use crate::process::pidfd::ProcessFile;
 use crate::process::thread::UsageCounts;
@@ -255,13 +256,20 @@ fn actions_of(process: &Process) -> (u64, u64) {
     (ignored, caught)
 }
 
-/// The numbers in each namespace, from the one that is shown on.
-fn numbers(subject: &Subject, name: &str, number: i32, text: &mut Text) -> Shown {
+/// The numbers in each namespace that a process is in, from the one that is shown on.
+fn numbers(subject: &Subject, process: &Process, name: &str, number: i32, text: &mut Text) -> Shown {
     text.line(format_args!("{name}:"))?;
-    let mut at = 0;
-    while let Some(shown) = pid_namespace::nested(number, &subject.view, at) {
-        text.line(format_args!("\t{shown}"))?;
-        at += 1;
+    let mut views = Vec::new();
+    let mut next = Some(&process.pids);
+    while let Some(view) = next {
+        fallible::try_push(&mut views, view)?;
+        if pid_namespace::is_same(view, &subject.view) {
+            break;
+        }
+        next = view.as_ref().map(|inner| &inner.parent);
+    }
+    for view in views.iter().rev() {
+        text.line(format_args!("\t{}", pid_namespace::shown(number, view)))?;
     }
     text.bytes(b"\n")
 }
@@ -290,7 +298,7 @@ fn status_of_thread(
     for (name, number) in
         [("NStgid", process.pid), ("NSpid", thread.tid()), ("NSpgid", group), ("NSsid", session)]
     {
-        numbers(subject, name, number, text)?;
+        numbers(subject, process, name, number, text)?;
     }
     {
         let space = thread.space();
@@ -461,7 +469,11 @@ pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {
             let shown = subject.shown(pid);
             text.line(format_args!("Pid:\t{shown}\n"))?;
             // A process that the reader's namespace does not know has no numbers.
-            if shown == 0 { text.bytes(b"NSpid:\t0\n") } else { numbers(subject, "NSpid", pid, text) }
+            if shown == 0 {
+                return text.bytes(b"NSpid:\t0\n");
+            }
+            let process = ProcessFile::process_of(&open)?;
+            numbers(subject, &process, "NSpid", pid, text)
         }
         None => Ok(()),
     }

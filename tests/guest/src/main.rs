@@ -107,6 +107,7 @@ const FAMILIES: &[&[Test]] = &[
     namespaces::ipc::TESTS,
     namespaces::mounts::TESTS,
     namespaces::network::TESTS,
+    namespaces::pid::TESTS,
     namespaces::rights::TESTS,
     namespaces::users::TESTS,
     thread::TESTS,

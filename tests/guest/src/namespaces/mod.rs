@@ -1,7 +1,8 @@
-//! Namespaces other than those of mounts and names: IPC, networks and users.
+//! Namespaces other than those of mounts and names: IPC, networks, processes and users.
 
 pub mod ipc;
 pub mod mounts;
 pub mod network;
+pub mod pid;
 pub mod rights;
 pub mod users;
