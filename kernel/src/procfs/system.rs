@@ -30,7 +30,7 @@ pub fn devices(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn file_systems(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"nodev\tproc\nnodev\ttmpfs\nnodev\tdevtmpfs\nnodev\tmqueue\nnodev\tpipefs\n")
+    text.bytes(b"nodev\tproc\nnodev\ttmpfs\nnodev\tdevtmpfs\nnodev\tdevpts\nnodev\tmqueue\nnodev\tpipefs\n")
 }
 
 pub fn load(subject: &Subject, text: &mut Text) -> Shown {

@@ -11,6 +11,7 @@
 
 pub mod console;
 mod control;
+pub mod instance;
 mod job;
 mod output;
 mod program;
@@ -45,7 +46,7 @@ pub fn register() -> Result<(), Errno> {
     devices::register(MAJOR, MINOR_CONTROLLING..=MINOR_MASTER, |minor, opening| match minor {
         MINOR_CONTROLLING => open_controlling(opening),
         MINOR_CONSOLE => open(&console::terminal()?, opening.thread, opening.flags_of_call),
-        _ => pty::open_master(opening.thread),
+        _ => pty::open_master(opening),
     })?;
     devices::register(MAJOR_PTY, 0..=pty::LIMIT as u32 - 1, |number, opening| {
         open(&pty::find(number)?, opening.thread, opening.flags_of_call)

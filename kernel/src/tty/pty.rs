@@ -8,12 +8,13 @@ use linux_raw_sys::ioctl;
 
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::inode::{Contents, device_number};
+use crate::fs::inode::{Contents, Opening, device_number};
 use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile, StatusFlags, devices};
 use crate::memory::fallible;
-use crate::process::Thread;
+use crate::process::Credentials;
 use crate::sync::SpinLock;
 use crate::tty::control::{TerminalSide, load, store};
+use crate::tty::instance::InstanceNode;
 use crate::tty::{MAJOR, MAJOR_PTY, MINOR_MASTER, Terminal, control};
 use crate::wait::queue::{Events, Watch};
 
@@ -44,16 +45,21 @@ pub(super) fn find(number: u32) -> Result<Arc<Terminal>, Errno> {
 ///
 /// # Errors
 /// `ENOSPC` (there are too many), `ENOMEM`.
-pub(super) fn open_master(thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>, Errno> {
-    let master = make()?;
-    if let Some(thread) = thread {
-        let credentials = thread.credentials();
-        devices::give(PtyPath::of(master.number).as_bytes(), credentials.fsuid, credentials.fsgid)?;
+pub(super) fn open_master(opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
+    let credentials = opening.thread.map(|thread| thread.credentials());
+    let who = credentials.as_deref().unwrap_or(&Credentials::ROOT);
+    let mut master = number()?;
+    let device = device_number(MAJOR_PTY, master.number as u32);
+    master.node = InstanceNode::new(opening.place, master.number, device, who)?;
+    if master.node.is_none() {
+        master.publish()?;
+        devices::give(PtyPath::of(master.number).as_bytes(), who.fsuid, who.fsgid)?;
     }
     Ok(fallible::try_arc(master)?)
 }
 
-fn make() -> Result<Master, Errno> {
+/// A pseudoterminal without a file.
+fn number() -> Result<Master, Errno> {
     let mut open = OPEN.lock();
     let number = open.iter().position(Option::is_none).unwrap_or(open.len());
     if number == LIMIT {
@@ -68,10 +74,7 @@ fn make() -> Result<Master, Errno> {
     open[number] = Some(terminal.clone());
     drop(open);
     // From here on, dropping the master gives the number back.
-    let master = Master { terminal, number };
-    let contents = Contents::Device(FileType::Character, device);
-    devices::publish(PtyPath::of(number).as_bytes(), PERMISSIONS, contents)?;
-    Ok(master)
+    Ok(Master { terminal, number, node: None })
 }
 
 /// A pseudoterminal that the kernel makes for a program: dropping the master hangs it up.
@@ -90,7 +93,8 @@ impl Pair {
     /// # Errors
     /// `ENOSPC` (there are too many), `ENOMEM`.
     pub fn new(user: u32, group: u32) -> Result<Self, Errno> {
-        let master = make()?;
+        let master = number()?;
+        master.publish()?;
         let path = PtyPath::of(master.number);
         devices::give(path.as_bytes(), user, group)?;
         let terminal = master.terminal.clone();
@@ -106,9 +110,18 @@ impl Pair {
 struct Master {
     terminal: Arc<Terminal>,
     number: usize,
+    /// Its file, where it is not in `/dev/pts`.
+    node: Option<InstanceNode>,
 }
 
 impl Master {
+    /// Makes its file in `/dev/pts`.
+    fn publish(&self) -> Result<(), Errno> {
+        let device = device_number(MAJOR_PTY, self.number as u32);
+        let contents = Contents::Device(FileType::Character, device);
+        devices::publish(PtyPath::of(self.number).as_bytes(), PERMISSIONS, contents)
+    }
+
     /// Whether every program has closed the terminal again.
     fn is_abandoned(&self) -> bool {
         let state = self.terminal.state.lock();
@@ -230,7 +243,10 @@ impl Master {
         let flags = StatusFlags::from_bits_retain(argument as u32);
         let close_on_exec = argument as u32 & linux_raw_sys::general::O_CLOEXEC != 0;
         let file = crate::tty::open(&self.terminal, Some(call.thread), argument as u32)?;
-        let open = crate::tty::open_file(file, PtyPath::of(self.number).as_bytes(), flags)?;
+        let open = match &self.node {
+            Some(node) => fallible::try_arc(OpenFile::at(file, flags, node.place().clone()))?,
+            None => crate::tty::open_file(file, PtyPath::of(self.number).as_bytes(), flags)?,
+        };
         let limit = call.thread.process.descriptor_limit();
         let descriptor = call.thread.descriptors().add(open, 0, limit, close_on_exec)?;
         Ok(descriptor as usize)
@@ -249,8 +265,10 @@ impl Master {
 
 impl Drop for Master {
     fn drop(&mut self) {
-        // The node may be gone, or never have come to be.
-        let _ = devices::withdraw(PtyPath::of(self.number).as_bytes());
+        if self.node.take().is_none() {
+            // The node may be gone, or never have come to be.
+            let _ = devices::withdraw(PtyPath::of(self.number).as_bytes());
+        }
         let gone = OPEN.lock().get_mut(self.number).and_then(Option::take);
         drop(gone);
         self.terminal.hang_up(true);

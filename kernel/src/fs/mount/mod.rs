@@ -271,6 +271,18 @@ impl Mount {
         (self.flags() ^ flags) & locks == 0
     }
 
+    /// Whether a mount with these flags keeps the rules that this one's namespace may not change.
+    fn is_no_stricter(&self, flags: u32) -> bool {
+        let flags = flags | if flags & linux::MS_NOATIME == 0 { linux::MS_RELATIME } else { 0 };
+        let locks = self.locks.load(Ordering::Relaxed) & (linux::MS_RDONLY | Self::ACCESS_TIME);
+        (self.flags() ^ flags) & locks == 0
+    }
+
+    /// Whether one of the mounts on it may not be taken away.
+    fn has_locked_children(&self) -> bool {
+        self.position.lock().children.iter().any(|child| child.mount.is_locked())
+    }
+
     /// Has a copy keep what this one keeps.
     fn pass_locks(&self, copy: &Self) {
         copy.locks.store(self.locks.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -194,6 +194,23 @@ impl MountSet {
 }
 
 impl MountNamespace {
+    /// Whether a mount here shows a file system of this kind whole, under rules that one with these flags keeps: then
+    /// another mount of it shows nothing new. What covers a part of it and may not be taken away hides that.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn shows_whole(&self, kind: &str, flags: u32) -> Result<bool, Errno> {
+        let topology = super::lock();
+        let mounts = self.set.list(&topology, 0)?;
+        let is_whole = |mount: &Arc<Mount>| {
+            mount.file_system.kind == kind
+                && mount.root.parent().is_none()
+                && mount.is_no_stricter(flags)
+                && !mount.has_locked_children()
+        };
+        Ok(mounts.iter().any(is_whole))
+    }
+
     /// A namespace made with these credentials, whose root is a mount that is in none.
     fn made_by(maker: &Credentials, root: &Arc<Mount>) -> Result<Self, Errno> {
         let counted = CountedNamespace::new(maker, NamespaceKind::Mounts)?;

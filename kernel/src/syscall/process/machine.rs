@@ -33,7 +33,7 @@ pub fn setdomainname(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// The file systems, in the order in which `/proc/filesystems` lists them.
-const FILE_SYSTEMS: [&str; 5] = ["proc", "tmpfs", "devtmpfs", "mqueue", "pipefs"];
+const FILE_SYSTEMS: [&str; 6] = ["proc", "tmpfs", "devtmpfs", "devpts", "mqueue", "pipefs"];
 
 /// sysfs(2).
 pub fn sysfs(call: &mut Call<'_>) -> SyscallResult {

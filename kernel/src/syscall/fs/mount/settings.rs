@@ -11,16 +11,17 @@ use crate::fs::tree::Tree;
 use crate::ipc::mqueue;
 use crate::ipc::namespace::IpcNamespace;
 use crate::net::namespace::NetNamespace;
-use crate::process::Thread;
-use crate::process::namespaces::UpperNamespace;
-use crate::process::user_namespace::Users;
+use crate::process::pid_namespace;
+use crate::process::user_namespace::{IdKind, Users, lower};
+use crate::process::{Credentials, Thread};
 use crate::procfs;
+use crate::tty;
 
 use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
 
 /// Whether there is a file system of this kind.
 pub(super) fn is_known(kind: &[u8]) -> bool {
-    matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue")
+    matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue" | b"devpts")
 }
 
 /// A mount of a new file system, or of the one that there is of its kind for the thread.
@@ -35,15 +36,20 @@ pub(super) fn make(
     flags: u32,
 ) -> Result<Arc<Mount>, Errno> {
     let source = if source.is_empty() { b"none" } else { source };
-    let owner = owner(thread, kind)?;
+    let owner = owner(thread, kind, flags)?;
     let made = match kind {
         b"tmpfs" | b"ramfs" => {
-            let settings = Settings::parse(options)?;
+            let who = thread.credentials();
+            let settings = Settings::parse(options, &who)?;
             let kind = if kind == b"tmpfs" { "tmpfs" } else { "ramfs" };
             let made = Tree::mount(kind, source, settings.permissions, settings.pages, flags)?;
-            let who = thread.credentials();
-            let (uid, gid) = (Some(who.fsuid), Some(who.fsgid));
+            let (uid, gid) = (Some(settings.user), Some(settings.group));
             made.root.node.change(&InodeChange { uid, gid, ..InodeChange::default() })?;
+            made.file_system.set_owner(&owner);
+            return Ok(made);
+        }
+        b"devpts" => {
+            let made = tty::instance::mount(source, options, flags, &thread.credentials())?;
             made.file_system.set_owner(&owner);
             return Ok(made);
         }
@@ -62,16 +68,29 @@ pub(super) fn make(
 /// namespace's.
 ///
 /// # Errors
-/// `EPERM`, `EINVAL`.
-fn owner(thread: &Thread, kind: &[u8]) -> Result<Users, Errno> {
-    let who = thread.credentials();
+/// `EPERM`, also where the thread's mounts may hide a part of what the file system shows; `EINVAL`, `ENOMEM`.
+fn owner(thread: &Thread, kind: &[u8], flags: u32) -> Result<Users, Errno> {
+    let (who, namespaces) = (thread.credentials(), thread.namespaces());
     let owner = match kind {
-        b"tmpfs" | b"ramfs" => who.users.clone(),
-        b"mqueue" => IpcNamespace::of(thread)?.owner().clone(),
-        // They show processes and network interfaces, whose only namespaces are the first ones.
+        b"tmpfs" | b"ramfs" | b"devpts" => who.users.clone(),
+        b"mqueue" => namespaces.ipc.owner().clone(),
+        b"proc" => pid_namespace::owner(&thread.process.pids),
+        b"sysfs" => namespaces.network.owner().clone(),
         _ => None,
     };
-    if who.is_capable_in(&owner, linux::CAP_SYS_ADMIN) { Ok(owner) } else { Err(Errno::EPERM) }
+    if !who.is_capable_in(&owner, linux::CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let kind = match kind {
+        b"proc" => "proc",
+        b"sysfs" => "sysfs",
+        _ => return Ok(owner),
+    };
+    let mounts = &namespaces.mounts;
+    if mounts.owner().is_some() && !mounts.shows_whole(kind, flags)? {
+        return Err(Errno::EPERM);
+    }
+    Ok(owner)
 }
 
 /// Options for a file system that is mounted already: they are checked, and none that says something new is taken.
@@ -85,7 +104,7 @@ pub(super) fn check_again(kind: &str, options: &[u8]) -> Result<(), Errno> {
     if !matches!(kind, "tmpfs" | "ramfs") {
         return Err(Errno::EINVAL);
     }
-    let settings = Settings::parse(options)?;
+    let settings = Settings::parse(options, &Credentials::ROOT)?;
     if settings.pages == 0 { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
@@ -112,21 +131,30 @@ struct Settings {
     permissions: u32,
     /// 0 for no limit.
     pages: u64,
+    /// The owner of its root.
+    user: u32,
+    group: u32,
 }
 
 impl Settings {
-    fn parse(options: &[u8]) -> Result<Self, Errno> {
-        let mut settings = Self { permissions: 0o1777, pages: 0 };
+    fn parse(options: &[u8], who: &Credentials) -> Result<Self, Errno> {
+        let mut settings = Self { permissions: 0o1777, pages: 0, user: who.fsuid, group: who.fsgid };
         let options = core::str::from_utf8(options).map_err(|_| Errno::EINVAL)?;
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let id = |kind| {
+                let number = value.parse().ok().and_then(|number| lower(&who.users, kind, number));
+                number.ok_or(Errno::EINVAL)
+            };
             match name {
                 "mode" => {
                     settings.permissions = u32::from_str_radix(value, 8).map_err(|_| Errno::EINVAL)? & 0o7777
                 }
                 "size" => settings.pages = parse_size(value).ok_or(Errno::EINVAL)?.div_ceil(4096),
                 "nr_blocks" => settings.pages = parse_size(value).ok_or(Errno::EINVAL)?,
-                "uid" | "gid" | "nr_inodes" | "huge" | "inode32" | "inode64" => {}
+                "uid" => settings.user = id(IdKind::User)?,
+                "gid" => settings.group = id(IdKind::Group)?,
+                "nr_inodes" | "huge" | "inode32" | "inode64" => {}
                 _ => return Err(Errno::EINVAL),
             }
         }
