@@ -101,6 +101,7 @@ const FAMILIES: &[&[Test]] = &[
     mounts::TESTS,
     mounts::detached::TESTS,
     mounts::handles::TESTS,
+    mounts::kinds::TESTS,
     mounts::namespace::TESTS,
     mounts::others::TESTS,
     mounts::propagation::TESTS,

@@ -4,6 +4,7 @@
 
 pub mod detached;
 pub mod handles;
+pub mod kinds;
 pub mod namespace;
 pub mod others;
 pub mod propagation;
@@ -86,7 +87,7 @@ fn text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-fn mount_with(
+pub fn mount_with(
     source: Option<&Path>,
     target: &Path,
     kind: Option<&str>,
