@@ -49,6 +49,8 @@ pub struct Bundle {
     pub has_terminal: bool,
     /// Whether the machine is connected to the host's network.
     pub network: Connection,
+    /// The program does nothing but hold a pod's name spaces; the network is for the pod's container.
+    pub holds_pod: bool,
     /// Wishes that are not granted, one line each.
     pub notes: Vec<String>,
 }
@@ -56,7 +58,7 @@ pub struct Bundle {
 /// The network of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Connection {
-    /// A name space of its own, in which nobody has put anything.
+    /// A name space of its own, in which nobody has put anything yet.
     None,
     /// The host's.
     Host,
@@ -119,9 +121,35 @@ pub fn read(folder: &Path, files: &Path) -> Result<Bundle> {
         Some(other) => bail!("annotation {ANNOTATION_KERNEL}: no kernel {other}"),
     };
     let has_terminal = process.terminal().unwrap_or(false);
+    let holds_pod = holds_pod(&annotations, process.args().as_deref().unwrap_or_default());
     let task = Task { container: Some(container), process: process_of(process, &mut plan.notes)? };
     let MountPlan { shares, notes, .. } = plan;
-    Ok(Bundle { spec, task, shares, processors, memory_bytes, kernel, has_terminal, network, notes })
+    Ok(Bundle {
+        spec,
+        task,
+        shares,
+        processors,
+        memory_bytes,
+        kernel,
+        has_terminal,
+        network,
+        holds_pod,
+        notes,
+    })
+}
+
+/// Annotations by which CRI-O and containerd tell the first container of a pod from the others.
+const ANNOTATIONS_OF_KIND: [&str; 2] =
+    ["io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri.container-type"];
+
+/// Whether a container is there only so that others can join it. Podman does not say; its programs are known.
+fn holds_pod(annotations: &std::collections::HashMap<String, String>, arguments: &[String]) -> bool {
+    let mut kinds = ANNOTATIONS_OF_KIND.iter().filter_map(|key| annotations.get(*key));
+    if let Some(kind) = kinds.next() {
+        return kind == "sandbox";
+    }
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    matches!(words[..], ["/pause"] | ["/catatonit", "-P"])
 }
 
 /// The processors that a limit amounts to.
@@ -458,6 +486,19 @@ mod tests {
         );
         let options = ["ro", "rw"].map(str::to_owned);
         assert_eq!(parse_options(&options), (0, String::new()), "the last one wins");
+    }
+
+    #[test]
+    fn the_first_of_a_pod_is_known() {
+        let holds = |annotations: &[(&str, &str)], words: &[&str]| {
+            let annotations =
+                annotations.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+            holds_pod(&annotations, &words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
+        };
+        assert!(holds(&[], &["/catatonit", "-P"]));
+        assert!(holds(&[("io.kubernetes.cri.container-type", "sandbox")], &["any"]));
+        assert!(!holds(&[("io.kubernetes.cri-o.ContainerType", "container")], &["/pause"]));
+        assert!(!holds(&[], &["catatonit", "program"]));
     }
 
     #[test]

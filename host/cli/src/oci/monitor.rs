@@ -3,13 +3,16 @@
 
 use std::cell::RefCell;
 use std::fs::File;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::control::{Ending, WindowSize};
+use rustix::event::{PollFd, PollFlags};
 
-use super::bundle::{Bundle, Connection};
-use super::{console, enter, root};
+use super::bundle::Bundle;
+use super::network::Place;
+use super::{console, enter, network, root};
 use crate::exchange::Exchange;
 use crate::guest::{self, Choices, Kernel};
 use crate::log::Log;
@@ -47,13 +50,14 @@ pub fn program(task: &heddle_linux_init::Task) -> Result<Program> {
 /// # Errors
 /// If the machine cannot be started.
 pub fn run(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: ReadyPipe) -> Result<u8> {
+    let place = network::enter(&bundle.network)?;
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let worker = scope.spawn(move || {
             let ready = || {
                 let _ = tell.send(ready);
             };
-            run_machine(bundle, owned, console, ready)
+            run_machine(bundle, place, owned, console, ready)
         });
         // A worker that fails before sends nothing.
         if let Ok(ready) = told.recv() {
@@ -66,7 +70,13 @@ pub fn run(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: ReadyPi
     })
 }
 
-fn run_machine(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: impl FnOnce()) -> Result<u8> {
+fn run_machine(
+    bundle: &Bundle,
+    place: Place,
+    mut owned: Owned,
+    console: Option<&Path>,
+    ready: impl FnOnce(),
+) -> Result<u8> {
     let streams = match console {
         Some(socket) => {
             let size = bundle.spec.process().as_ref().and_then(|process| process.console_size());
@@ -78,10 +88,27 @@ fn run_machine(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: imp
         }
         None => Streams::inherited()?,
     };
-    let network = match &bundle.network {
-        Connection::None => Network::default(),
-        Connection::Host => Network::user(),
-        Connection::Namespace(path) => super::network::join(path)?,
+    let listener = owned.listen()?;
+    let mut ready = Some(ready);
+    let mut say_created = |owned: &mut Owned| -> Result<()> {
+        if let Some(ready) = ready.take() {
+            detach::leave_session();
+            if console.is_some() {
+                leave_streams()?;
+            }
+            owned.set(Stage::Created, None)?;
+            ready();
+        }
+        Ok(())
+    };
+    if place == Place::New {
+        say_created(&mut owned)?;
+        wait_for_client(&listener)?;
+    }
+    let network = match place {
+        Place::Host => Network::user(),
+        Place::Ready | Place::New if !bundle.holds_pod => network::join()?,
+        _ => Network::default(),
     };
     let choices = Choices {
         processors: bundle.processors,
@@ -93,16 +120,11 @@ fn run_machine(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: imp
     let image = root::image()?;
     let configuration = guest::configure(&choices, &image)?;
     let log = Log::at(&owned.entry.folder().join(LOG)).context("the kernel's log")?;
-    let exchange = Exchange::new(owned.listen()?, bundle.kernel == Kernel::Heddle).context("the socket")?;
+    let exchange = Exchange::new(listener, bundle.kernel == Kernel::Heddle).context("the socket")?;
     let (mut machine, ports) = Machine::start(&configuration, &log)?;
     let program = program(&bundle.task)?;
-    detach::leave_session();
-    if console.is_some() {
-        leave_streams()?;
-    }
+    say_created(&mut owned)?;
     let owned = RefCell::new(owned);
-    owned.borrow_mut().set(Stage::Created, None)?;
-    ready();
     let options = session::Options {
         exchange: Some(exchange),
         waits: true,
@@ -134,6 +156,13 @@ fn run_machine(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: imp
     // Commands that wait for the container's end see its state from here on.
     drop(report);
     Ok(status)
+}
+
+/// Waits until a command has something to say to the machine: by then its network is as it shall be.
+fn wait_for_client(listener: &UnixListener) -> Result<()> {
+    let mut poll = [PollFd::new(listener, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut poll, None)).context("the machine's socket")?;
+    Ok(())
 }
 
 /// The container's streams are a terminal of their own: those that this process was started with end with the command
