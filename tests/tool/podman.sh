@@ -13,7 +13,7 @@ trap 'p rm -af >/dev/null 2>&1; p rmi -af >/dev/null 2>&1; rm -rf "$WORK"' EXIT
 run=(run --rm --network none)
 
 make_image() {
-    root_of_host "$WORK/root" echo cat ls id sleep mkdir rm touch stat wc tty stty grep ln mv chmod chown hostname sync df
+    root_of_host "$WORK/root" echo cat ls id sleep mkdir rm touch stat wc tty stty grep busybox ln mv chmod chown hostname sync df
     tar -C "$WORK/root" -c . | p import - test >/dev/null
 }
 
@@ -98,14 +98,122 @@ refusals() {
     status 126 p "${run[@]}" --sysctl net.ipv4.ip_forward=1 test true
 }
 
+# The network name space of a container's process, which others join by its number.
+network_of() {
+    readlink "/proc/$(p inspect "$1" --format '{{.State.Pid}}')/ns/net"
+}
+
+host_links() {
+    ip -json link show | grep -o '"ifname":"[^"]*"\|"master":"[^"]*"\|"address":"[^"]*"'
+}
+
+own_network() {
+    local before
+    before=$(host_links)
+    p run -d --network none --name alone test sleep 1000 >/dev/null
+    [[ $(network_of alone) != "$(readlink /proc/self/ns/net)" ]]
+    # A second container in the first one's network sees what is there: nothing but the loopback.
+    [[ $(p run --rm --network container:alone test cat /proc/net/dev) != *eth0* ]]
+    p rm -f -t 0 alone >/dev/null
+    expect "$before" "$(host_links)"
+}
+
 a_bridge() {
-    p run -d --name web -p 127.0.0.1:18080:80 test sh -c 'cat < /dev/tcp/10.88.0.1/1 2>/dev/null; cat /proc/net/dev; sleep 1000' >/dev/null 2>"$WORK/why" ||
-        { echo "$(cat "$WORK/why")"; return 1; }
+    p run -d --name web -p 127.0.0.1:18080:80 test sh -c 'cat /proc/net/dev; while :; do echo published | busybox nc -l -p 80; done' >/dev/null 2>"$WORK/why" ||
+        { cat "$WORK/why"; return 1; }
     wait_for sh -c "${podman[*]} logs web | grep eth0"
+    [[ $(network_of web) != "$(readlink /proc/self/ns/net)" ]]
     local address
     address=$(p inspect web --format '{{.NetworkSettings.IPAddress}}')
-    [[ -n $address && $(p exec web cat /proc/net/fib_trie /etc/hosts) == *"$address"* ]]
+    [[ -n $address && $(p exec web busybox ip addr show eth0) == *"$address"* ]]
+    # From this host, to the address and to the published port.
+    [[ ! -e /usr/bin/busybox ]] || wait_for sh -c "busybox nc -w 2 $address 80 </dev/null | grep published"
+    wait_for sh -c 'busybox nc -w 2 127.0.0.1 18080 </dev/null | grep published'
+    # The engine makes a new interface for a container that starts again.
+    p restart -t 0 web >/dev/null
+    address=$(p inspect web --format '{{.NetworkSettings.IPAddress}}')
+    wait_for sh -c "${podman[*]} exec web busybox ip addr show eth0 | grep '$address'"
     p rm -f -t 0 web >/dev/null
+}
+
+
+# Says what nc hears from a port of this host, until it hears something.
+published() {
+    wait_for sh -c "busybox nc -w 2 127.0.0.1 $1 </dev/null | grep $2"
+}
+
+a_pod() {
+    local before serve='while :; do echo from-pod | busybox nc -l -p 80; done'
+    before=$(host_links)
+    p pod create --name group -p 127.0.0.1:18081:80 >/dev/null
+    p run -d --pod group --name member test sh -c "$serve" >/dev/null
+    published 18081 from-pod
+    # Of a pod's containers one has the network, because each is a machine; the second is told so.
+    status 126 p run --rm --pod group test true
+    grep -q "another machine has the interface" "$WORK/status-output"
+    # The interface stays when its container starts again, and is a new one when the pod does.
+    p restart -t 0 member >/dev/null
+    published 18081 from-pod
+    p pod stop -t 0 group >/dev/null
+    p pod start group >/dev/null
+    published 18081 from-pod
+    p pod rm -f -t 0 group >/dev/null
+    expect "$before" "$(host_links | grep -v 'cni-podman0\|veth')"
+}
+
+a_deployment() {
+    p tag test localhost/test
+    cat >"$WORK/kube.yaml" <<END
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: site}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: site}}
+  template:
+    metadata: {labels: {app: site}}
+    spec:
+      containers:
+      - name: web
+        image: localhost/test
+        command: [sh, -c, 'while :; do echo from-kube | busybox nc -l -p 80; done']
+        ports: [{containerPort: 80, hostPort: 18082}]
+END
+    p play kube "$WORK/kube.yaml" >/dev/null
+    published 18082 from-kube
+    p play kube --down "$WORK/kube.yaml" >/dev/null
+    expect "" "$(p ps -aq)"
+}
+
+by_configuration() {
+    cat >"$WORK/containers.conf" <<END
+[engine]
+runtime = "heddle"
+[engine.runtimes]
+heddle = ["$WORK/heddle-oci"]
+END
+    expect Heddle "$(CONTAINERS_CONF=$WORK/containers.conf timeout 120 podman --root "$WORK/storage" --runroot "$WORK/runroot" \
+        run --rm --network none test sh -c 'read name </proc/sys/kernel/ostype; read version </proc/version; case $version in *[Hh]eddle*) echo Heddle;; *) echo $version;; esac')"
+}
+
+# Fifty at once, and what each takes of this host's memory: pages that they share count in parts.
+many() {
+    local number pids=() pid total=0 kib
+    for number in $(seq 50); do
+        p run -d --network none --memory 32m --cpus 1 --name "many-$number" test sleep 1000 >/dev/null
+    done
+    expect 50 "$(p ps -q --filter name=many- | wc -l)"
+    expect many "$(p exec many-50 echo many)"
+    for number in $(seq 50); do
+        pid=$(p inspect "many-$number" --format '{{.State.Pid}}')
+        pids+=("$pid" $(ps -o pid= --ppid "$pid"))
+    done
+    for pid in "${pids[@]}"; do
+        kib=$(grep -m1 '^Pss:' "/proc/$pid/smaps_rollup" | tr -dc 0-9)
+        total=$((total + kib))
+    done
+    echo "# 50 containers at once take $((total / 50 / 1024)) MiB each" >&3
+    p rm -af -t 0 >/dev/null
 }
 
 restarts() {
@@ -133,5 +241,14 @@ check "limits make the machine's size" size_of_the_machine
 check "a terminal" a_terminal
 check "what cannot be had is refused" refusals
 check "restart policy" restarts
+check "a runtime by containers.conf" by_configuration
+check "fifty at once" many 3>&1
+check "a network of its own" own_network
 check "health check" health
-if [[ -e /dev/net/tun && -d /usr/lib/cni ]]; then check "the engine's bridge" a_bridge; else echo "skip the engine's bridge: no tun device or plugins"; fi
+if [[ -e /dev/net/tun && -d /usr/lib/cni ]]; then
+    check "the engine's bridge" a_bridge
+    check "a pod" a_pod
+    check "a Deployment" a_deployment
+else
+    echo "skip the engine's bridge, pods: no tun device or plugins"
+fi

@@ -127,13 +127,15 @@ impl Taken {
 /// # Errors
 /// If there are several interfaces, another machine has the one, or the tools or rights to join one are missing.
 pub fn join() -> Result<Network> {
-    let links: Vec<Link> = ask(&["addr", "show"])?;
-    if let Some(taken) = links.iter().find_map(|link| Taken::from_description(link.ifalias.as_deref()?)) {
-        if links.iter().any(|link| link.ifname == TAP && link.flags.iter().any(|flag| flag == "LOWER_UP")) {
+    // Only this one tells descriptions.
+    let described: Vec<Link> = ask(&["link", "show"])?;
+    if let Some(taken) = described.iter().find_map(|link| Taken::from_description(link.ifalias.as_deref()?)) {
+        if described.iter().any(|link| link.ifname == TAP && link.flags.iter().any(|flag| flag == "LOWER_UP")) {
             bail!("another machine has the interface: of a pod's containers one can have the network");
         }
         return taken.network();
     }
+    let links: Vec<Link> = ask(&["addr", "show"])?;
     let mut connected = links
         .into_iter()
         .filter(|link| link.ifname != "lo" && link.addr_info.iter().any(|address| address.scope == "global"));
