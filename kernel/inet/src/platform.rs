@@ -40,7 +40,7 @@ pub trait Waiters: Send + Sync + 'static {
 pub trait Platform: Sized + Send + Sync + 'static {
     /// The waiters of a socket.
     type Waiters: Waiters;
-    /// What calls one engine's `tick`. It is dropped with the engine.
+    /// Whoever calls one engine's `tick`. It is dropped with the engine.
     type Alarm: Send + Sync;
 
     /// Nanoseconds of a clock that never goes back.

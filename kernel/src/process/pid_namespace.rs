@@ -260,8 +260,8 @@ pub fn is_below(pids: &Pids, above: &Pids) -> bool {
     }
 }
 
-/// Numbers for a new thread of a namespace, with room to enter them; those that `wanted` has, from the innermost on, are
-/// to be these. The table stays locked until they are entered.
+/// Numbers for a new thread of a namespace, with room to enter them; those that `wanted` has, from the innermost on,
+/// are to be these. The table stays locked until they are entered.
 ///
 /// # Errors
 /// `ENOMEM` (also: the namespace has ended), `EAGAIN` (no number is left), `EEXIST`, `EINVAL` (the first process of a

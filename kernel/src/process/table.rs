@@ -23,7 +23,7 @@ struct PidEntry {
     group: Option<Arc<Group>>,
     /// The session, as long as it has a group.
     session: Option<Arc<Session>>,
-    /// What the number is called in the namespaces below the first.
+    /// The names of the number in the namespaces below the first.
     names: PidNames,
     /// There are such.
     is_named: bool,

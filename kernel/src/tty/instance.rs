@@ -1,5 +1,5 @@
-//! Mounts of devpts beside the one in `/dev/pts`: each has a `ptmx` of its own, and shows the pseudoterminals that were made
-//! by it. Their numbers are the machine's, so that no two of them are one device.
+//! Mounts of devpts beside the one in `/dev/pts`: each has a `ptmx` of its own, and shows the pseudoterminals that were
+//! made by it. Their numbers are the machine's, so that no two of them are one device.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;

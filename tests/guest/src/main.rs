@@ -109,6 +109,7 @@ const FAMILIES: &[&[Test]] = &[
     namespaces::mounts::TESTS,
     namespaces::network::TESTS,
     namespaces::pid::TESTS,
+    namespaces::pid_views::TESTS,
     namespaces::rights::TESTS,
     namespaces::users::TESTS,
     thread::TESTS,

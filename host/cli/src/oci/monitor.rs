@@ -11,7 +11,7 @@ use heddle_abi::control::{Ending, WindowSize};
 use rustix::event::{PollFd, PollFlags};
 
 use super::bundle::Bundle;
-use super::network::Place;
+use super::network::NetworkPlace;
 use super::{console, enter, network, root};
 use crate::exchange::Exchange;
 use crate::guest::{self, Choices, Kernel};
@@ -72,7 +72,7 @@ pub fn run(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: ReadyPi
 
 fn run_machine(
     bundle: &Bundle,
-    place: Place,
+    place: NetworkPlace,
     mut owned: Owned,
     console: Option<&Path>,
     ready: impl FnOnce(),
@@ -101,13 +101,13 @@ fn run_machine(
         }
         Ok(())
     };
-    if place == Place::New {
+    if place == NetworkPlace::New {
         say_created(&mut owned)?;
         wait_for_client(&listener)?;
     }
     let network = match place {
-        Place::Host => Network::user(),
-        Place::Ready | Place::New if !bundle.holds_pod => network::join()?,
+        NetworkPlace::Host => Network::user(),
+        NetworkPlace::Ready | NetworkPlace::New if !bundle.holds_pod => network::join()?,
         _ => Network::default(),
     };
     let choices = Choices {

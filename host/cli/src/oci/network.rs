@@ -1,7 +1,7 @@
 //! A machine in an engine's network name space: a tap device there is bridged with the interface that the engine has
 //! made, whose addresses, router and hardware address become the guest's. Some engines (podman) make the interface
-//! before they call the runtime; others (`ctr --cni`, hooks) put it into the new container's name space before they have
-//! the program started, so that such a machine boots only then.
+//! before they call the runtime; others (`ctr --cni`, hooks) put it into the new container's name space before they
+//! have the program started, so that such a machine boots only then.
 //!
 //! ```text
 //!   engine's bridge or router ── veth ── eth0 ── bridge ── tap ── QEMU ── guest's eth0
@@ -54,7 +54,7 @@ struct Route {
 
 /// Where the process of a container's machine is, as far as networks go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum NetworkPlace {
     /// In the name space that this process had: the machine has QEMU's user network.
     Host,
     /// In one that the engine has made ready.
@@ -70,13 +70,13 @@ pub enum Place {
 ///
 /// # Errors
 /// If the engine's name space cannot be entered.
-pub fn enter(connection: &Connection) -> Result<Place> {
+pub fn enter(connection: &Connection) -> Result<NetworkPlace> {
     let path = match connection {
-        Connection::Host => return Ok(Place::Host),
+        Connection::Host => return Ok(NetworkPlace::Host),
         Connection::None => {
             // SAFETY: only what this thread sees of networks changes, and it has no socket yet.
             let made = unsafe { unshare_unsafe(UnshareFlags::NEWNET) };
-            return Ok(if made.is_ok() { Place::New } else { Place::Nowhere });
+            return Ok(if made.is_ok() { NetworkPlace::New } else { NetworkPlace::Nowhere });
         }
         Connection::Namespace(path) => path,
     };
@@ -85,11 +85,11 @@ pub fn enter(connection: &Connection) -> Result<Place> {
     let own = std::fs::metadata("/proc/thread-self/ns/net").context("this process's name space")?;
     // The host's own interfaces are nobody's to take.
     if identity(namespace.metadata().context("the name space")?) == identity(own) {
-        return Ok(Place::Host);
+        return Ok(NetworkPlace::Host);
     }
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
         .context("entering the network's name space")?;
-    Ok(Place::Ready)
+    Ok(NetworkPlace::Ready)
 }
 
 /// The interface as the engine made it. It is kept in the interface's description, for the next machine that takes it
@@ -130,7 +130,8 @@ pub fn join() -> Result<Network> {
     // Only this one tells descriptions.
     let described: Vec<Link> = ask(&["link", "show"])?;
     if let Some(taken) = described.iter().find_map(|link| Taken::from_description(link.ifalias.as_deref()?)) {
-        if described.iter().any(|link| link.ifname == TAP && link.flags.iter().any(|flag| flag == "LOWER_UP")) {
+        if described.iter().any(|link| link.ifname == TAP && link.flags.iter().any(|flag| flag == "LOWER_UP"))
+        {
             bail!("another machine has the interface: of a pod's containers one can have the network");
         }
         return taken.network();

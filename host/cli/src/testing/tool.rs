@@ -34,6 +34,10 @@ pub fn test(repository: &Path, script: &str, filter: Option<&str>, tally: &mut T
             let (name, reason) = rest.split_once(": ").unwrap_or((rest, ""));
             (name, Verdict::Skipped(reason.to_owned()))
         } else {
+            // Figures, and what else is for a reader only.
+            if line.starts_with("# ") {
+                println!("{script}: {}", &line[2..]);
+            }
             continue;
         };
         tally.record(&format!("{script}/{name}"), &verdict);

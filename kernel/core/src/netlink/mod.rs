@@ -5,8 +5,8 @@
 //!             └── answer(request) ──▶ messages for the requester, NetworkChange ──▶ DeviceSettings
 //! ```
 //!
-//! The interface with a device can be changed, by [`DeviceSettings::apply`], and what there is to change of the loopback,
-//! by [`Loopback::apply`].
+//! The interface with a device can be changed, by [`DeviceSettings::apply`], and the little that there is to change of
+//! the loopback, by [`Loopback::apply`].
 
 mod answer;
 mod loopback;

@@ -195,7 +195,7 @@ impl MountSet {
 
 impl MountNamespace {
     /// Whether a mount here shows a file system of this kind whole, under rules that one with these flags keeps: then
-    /// another mount of it shows nothing new. What covers a part of it and may not be taken away hides that.
+    /// another mount of it shows nothing new. A mount on a part of it that may not be taken away hides that part.
     ///
     /// # Errors
     /// `ENOMEM`.

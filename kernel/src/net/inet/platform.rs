@@ -167,7 +167,7 @@ async fn serve(socket: Arc<TcpSocket<Kernel>>) {
     .await;
 }
 
-/// What calls an engine when something is due. The engine has it, and it ends with it.
+/// The alarm of an engine: it has the engine called when something is due, and ends with it.
 pub struct EngineAlarm(Arc<AlarmState>);
 
 struct AlarmState {

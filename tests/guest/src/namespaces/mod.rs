@@ -4,5 +4,6 @@ pub mod ipc;
 pub mod mounts;
 pub mod network;
 pub mod pid;
+pub mod pid_views;
 pub mod rights;
 pub mod users;

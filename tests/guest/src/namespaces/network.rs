@@ -213,7 +213,7 @@ fn a_socket_stays_in_its_namespace() -> Outcome {
         leave()?;
         let stream = TcpStream::from(before);
         connect_to(stream.as_raw_fd(), address.port()).or_fail()?;
-        // What is accepted is where the listener is.
+        // A connection that is accepted is where the listener is.
         set_up(true).or_fail()?;
         let inside = TcpListener::bind(LOOPBACK).or_fail()?;
         let client = TcpStream::connect(inside.local_addr().or_fail()?).or_fail()?;
