@@ -3,8 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
@@ -14,7 +13,7 @@ use nix::unistd::{Pid, getpgrp, getpid, getppid, getsid, gettid, setsid};
 
 use crate::harness::{OrFail, Outcome, spawn_child};
 use crate::mounts::namespace::{apart, ask, clone_with, link};
-use crate::mounts::{Stage, mount};
+
 use crate::namespaces::users::{become_root_inside, leave_as};
 use crate::{expect, expect_eq};
 
