@@ -151,9 +151,6 @@ fn tell_parent(process: &Arc<Process>) -> Option<Arc<Process>> {
             action.handler == heddle_kernel_core::signal::Action::IGNORE
                 || action.flags.has(linux::SA_NOCLDWAIT)
         };
-    if is_unwanted {
-        drop(reap(process));
-    }
     if let Some(signal) = exit_signal {
         let (user, system) = process.cpu_times();
         let detail = Detail::Child {
@@ -166,6 +163,10 @@ fn tell_parent(process: &Arc<Process>) -> Option<Arc<Process>> {
         let information = Information { signal, code, errno: 0, detail };
         // Only a queued realtime signal can be refused.
         let _ = signal::send_to_process(&parent, information);
+    }
+    // The signal names it, so its number goes after that.
+    if is_unwanted {
+        drop(reap(process));
     }
     Some(parent)
 }

@@ -16,7 +16,7 @@ use crate::fs::{FileType, OpenFile};
 use crate::memory::fallible;
 use crate::process::{Credentials, Process, Thread, table};
 use crate::sched::{self, Budget, Priority};
-use crate::signal::{send_to_process, send_to_thread};
+use crate::signal::{send_to_member, send_to_process, send_to_thread};
 use crate::sync::SpinLock;
 use crate::wait::engine;
 use crate::wait::queue::{Events, Listener, RelayQueue, Watch};
@@ -262,7 +262,9 @@ impl NoticeState {
                 let Some(group) = table.group(id) else { return };
                 group.for_each(&table, |process| {
                     if self.is_permitted(process) {
-                        self.send_with(reason, band, |information| send_to_process(process, information));
+                        self.send_with(reason, band, |information| {
+                            send_to_member(&table, process, information)
+                        });
                     }
                 });
             }

@@ -355,12 +355,13 @@ pub async fn end_with(process: &Arc<Process>) {
     let table = table::lock();
     namespace.numbers.state.lock().is_closed = true;
     drop(table);
-    let mut next = 2;
+    let (mut next, mut told) = (2, 0_u32);
     while let Some((number, other)) = namespace.next_process(next) {
         next = number.saturating_add(1);
         // Only a queued realtime signal can be refused.
         let _ = signal::send_to_process(&other, Information::kernel(Signal::KILL));
-        if next % 64 == 0 {
+        told += 1;
+        if told.is_multiple_of(64) {
             crate::sched::yield_now().await;
         }
     }

@@ -18,7 +18,8 @@ use heddle_kernel_core::signal_state::{GroupState, Note};
 use crate::process::Thread;
 
 pub use crate::signal::send::{
-    pending, requeue, send_to_group, send_to_process, send_to_process_by, send_to_thread, take_pending,
+    pending, requeue, send_to_group, send_to_member, send_to_process, send_to_process_by, send_to_thread,
+    take_pending,
 };
 pub use heddle_kernel_core::signal::{Detail, Information, Signal, SignalSet};
 pub use heddle_kernel_core::signal_state::ChildChange;

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use heddle_kernel_core::signal::{Information, Signal, SignalSet};
 
 use crate::error::Errno;
+use crate::process::table::PidTable;
 use crate::process::{Credentials, Process, Resource, Thread, table, timers, user_namespace};
 use crate::wait::queue::Events;
 
@@ -40,7 +41,19 @@ impl Permission<'_> {
 /// # Errors
 /// `EAGAIN`: a queued realtime signal found no room.
 pub fn send_to_process(process: &Arc<Process>, information: Information) -> Result<(), Errno> {
-    send(process, None, None, information)
+    send(process, None, None, information, None)
+}
+
+/// As [`send_to_process`], with the table of numbers locked.
+///
+/// # Errors
+/// `EAGAIN`: a queued realtime signal found no room.
+pub fn send_to_member(
+    table: &PidTable,
+    process: &Arc<Process>,
+    information: Information,
+) -> Result<(), Errno> {
+    send(process, None, None, information, Some(table))
 }
 
 /// Sends a signal to the process of a thread, which takes it if it can.
@@ -48,7 +61,7 @@ pub fn send_to_process(process: &Arc<Process>, information: Information) -> Resu
 /// # Errors
 /// `EAGAIN`: a queued realtime signal found no room.
 pub fn send_to_process_by(thread: &Arc<Thread>, information: Information) -> Result<(), Errno> {
-    send(&thread.process, None, Some(thread), information)
+    send(&thread.process, None, Some(thread), information, None)
 }
 
 /// Sends a signal to one thread.
@@ -56,7 +69,7 @@ pub fn send_to_process_by(thread: &Arc<Thread>, information: Information) -> Res
 /// # Errors
 /// `EAGAIN`: a queued realtime signal found no room.
 pub fn send_to_thread(thread: &Arc<Thread>, information: Information) -> Result<(), Errno> {
-    send(&thread.process, Some(thread), None, information)
+    send(&thread.process, Some(thread), None, information, None)
 }
 
 /// Sends a signal to every process of a group.
@@ -68,17 +81,19 @@ pub fn send_to_group(group: i32, information: Information) -> Result<(), Errno> 
     let members = table.group(group).ok_or(Errno::ESRCH)?;
     members.for_each(&table, |process| {
         // A realtime signal without room is lost here, as in Linux.
-        let _ = send_to_process(process, information);
+        let _ = send_to_member(&table, process, information);
     });
     drop(table);
     Ok(())
 }
 
+/// `table` is that of numbers, if the caller has locked it.
 fn send(
     process: &Arc<Process>,
     target: Option<&Arc<Thread>>,
     preferred: Option<&Arc<Thread>>,
     mut information: Information,
+    table: Option<&PidTable>,
 ) -> Result<(), Errno> {
     if user_namespace::is_in_use()
         && let Some(theirs) = process.credentials()
@@ -86,14 +101,17 @@ fn send(
         information.detail = information.detail.with_user(|user| theirs.shown_user(user));
     }
     if process.pids.is_some() {
-        information.detail = information.detail.with_process(|pid| process.shown(pid));
+        information.detail = information.detail.with_process(|pid| match table {
+            Some(table) => table.shown(pid, &process.pids),
+            None => process.shown(pid),
+        });
     }
     let limit = usize::try_from(process.limit(Resource::PendingSignals).soft).unwrap_or(usize::MAX);
     let action = *process.actions().lock().get(information.signal);
     let sent = process.signal_state().send(target, preferred, information, &action, limit);
     process.wake_signal_watchers(Events::IN);
     if sent.has_continued {
-        crate::signal::stop::notify_parent(process);
+        crate::signal::stop::notify_parent(process, table);
     }
     sent.result.map_err(|_| Errno::EAGAIN)
 }

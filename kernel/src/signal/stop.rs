@@ -5,7 +5,9 @@ use core::task::Poll;
 use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::general as linux;
 
+use crate::process::table::PidTable;
 use crate::process::{Process, Thread};
+use crate::signal::trace::ProcessChange;
 use crate::signal::{ChildChange, PendingWork, trace};
 
 /// The thread's part of a stop: waits until the process goes on or the thread is to die.
@@ -13,7 +15,7 @@ pub(super) async fn wait(thread: &Arc<Thread>) {
     let is_last = thread.process.signal_state().enter_stop(thread);
     let Some(is_last) = is_last else { return };
     if is_last {
-        notify_parent(&thread.process);
+        notify_parent(&thread.process, None);
     }
     core::future::poll_fn(|_| {
         let work = thread.work();
@@ -31,12 +33,13 @@ pub(super) async fn wait(thread: &Arc<Thread>) {
 pub fn thread_left(process: &Arc<Process>) {
     let is_complete = process.signal_state().complete_stop();
     if is_complete {
-        notify_parent(process);
+        notify_parent(process, None);
     }
 }
 
 /// Tells the parent that its child has stopped or gone on: `SIGCHLD` unless it doesn't want it, and whoever waits.
-pub fn notify_parent(process: &Arc<Process>) {
+/// `table` is that of numbers, if the caller has locked it.
+pub fn notify_parent(process: &Arc<Process>, table: Option<&PidTable>) {
     let Some(parent) = process.parent() else { return };
     let (code, status) = match process.signal_state().change() {
         ChildChange::Stopped(signal) => (linux::CLD_STOPPED, signal.number()),
@@ -44,5 +47,5 @@ pub fn notify_parent(process: &Arc<Process>) {
         ChildChange::None => return,
     };
     let uid = process.credentials().map_or(0, |credentials| credentials.uid);
-    trace::tell_change(&parent, process.pid, uid, code, status, process);
+    trace::tell_change(&parent, &ProcessChange { pid: process.pid, uid, code, status, process }, table);
 }

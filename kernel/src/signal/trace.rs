@@ -11,8 +11,9 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::{UserContext, debug};
 use crate::error::Errno;
+use crate::process::table::PidTable;
 use crate::process::{Process, Thread, rseq};
-use crate::signal::{PendingWork, SignalState, fault, send_to_process, send_to_thread, stop};
+use crate::signal::{PendingWork, SignalState, fault, send_to_member, send_to_process, send_to_thread, stop};
 use crate::wait::queue::Events;
 
 /// The messages of stops for system calls.
@@ -73,7 +74,7 @@ async fn stay(
     completes_stop: bool,
 ) -> Option<Option<Signal>> {
     if completes_stop {
-        stop::notify_parent(&thread.process);
+        stop::notify_parent(&thread.process, None);
     }
     notify_tracer(thread, stop);
     let signal = core::future::poll_fn(|_| match thread.process.signal_state().leave_trace_stop(thread) {
@@ -98,18 +99,25 @@ fn notify_tracer(thread: &Arc<Thread>, stop: &TraceStop) {
     let Some(tracer) = thread.tracer() else { return };
     let code = if stop.kind == StopKind::Trap { linux::CLD_STOPPED } else { linux::CLD_TRAPPED };
     let status = stop.code & 0x7f;
-    tell_change(&tracer.process, thread.tid(), thread.credentials().uid, code, status, &thread.process);
+    let (pid, uid) = (thread.tid(), thread.credentials().uid);
+    tell_change(&tracer.process, &ProcessChange { pid, uid, code, status, process: &thread.process }, None);
+}
+
+/// A change that `SIGCHLD` tells of.
+pub(super) struct ProcessChange<'a> {
+    /// The number of what has changed, and its user.
+    pub pid: i32,
+    pub uid: u32,
+    pub code: u32,
+    pub status: i32,
+    /// Its process.
+    pub process: &'a Process,
 }
 
 /// Sends `SIGCHLD` for a change of a child or a traced thread unless it is not wanted, and wakes who waits.
-pub(super) fn tell_change(
-    watcher: &Arc<Process>,
-    pid: i32,
-    uid: u32,
-    code: u32,
-    status: i32,
-    changed: &Process,
-) {
+/// `table` is that of numbers, if the caller has locked it.
+pub(super) fn tell_change(watcher: &Arc<Process>, change: &ProcessChange<'_>, table: Option<&PidTable>) {
+    let &ProcessChange { pid, uid, code, status, process } = change;
     let wants = {
         let actions = watcher.actions();
         let actions = actions.lock();
@@ -117,14 +125,15 @@ pub(super) fn tell_change(
         action.handler != heddle_kernel_core::signal::Action::IGNORE && !action.flags.has(linux::SA_NOCLDSTOP)
     };
     if wants {
-        let (user, system) = changed.cpu_times();
+        let (user, system) = process.cpu_times();
         let (utime, stime) = (crate::time::clock_ticks(user), crate::time::clock_ticks(system));
         let detail = Detail::Child { pid, uid, status, utime, stime };
+        let information = Information { signal: Signal::CHLD, code: code as i32, errno: 0, detail };
         // Only realtime signals can be refused.
-        let _ = send_to_process(
-            watcher,
-            Information { signal: Signal::CHLD, code: code as i32, errno: 0, detail },
-        );
+        let _ = match table {
+            Some(table) => send_to_member(table, watcher, information),
+            None => send_to_process(watcher, information),
+        };
     }
     watcher.wake_parent(Events::IN);
 }

@@ -345,8 +345,12 @@ pub fn read_information(call: &Call<'_>, address: usize, target: i32) -> TryResu
 
 /// A `siginfo_t` as another process gets it: it is told no number of a sender that it does not see.
 pub fn passed_to(call: &Call<'_>, target: &Process, mut words: [u64; 16]) -> [u64; 16] {
-    if target.pids.is_some() && shown(call.thread.process.pid, &target.pids) == 0 {
-        words[2] &= !u64::from(u32::MAX);
+    if target.pids.is_some() {
+        let sender = shown(call.thread.process.pid, &target.pids);
+        let told = words[2] as u32;
+        // Who is outside has no number; for the first process of a namespace nobody inside may look like that.
+        let number = if sender != 0 && !(told == 0 && target.is_init()) { told } else { sender as u32 };
+        words[2] = words[2] & !u64::from(u32::MAX) | u64::from(number);
     }
     words
 }

@@ -36,6 +36,9 @@ crate::tests! {
     a_user_namespace_may_own_it
     namespaces_of_pids_are_counted
     many_end_at_once
+    a_stopped_group_that_is_orphaned_goes_on
+    nobody_inside_looks_like_one_outside
+    an_end_that_leaves_nothing_is_told
 }
 
 pub fn leave() -> Outcome {
@@ -463,4 +466,58 @@ fn many_end_at_once() -> Outcome {
         })?;
     }
     Ok(())
+}
+
+fn a_stopped_group_that_is_orphaned_goes_on() -> Outcome {
+    inside(|| {
+        setsid().or_fail()?;
+        let middle = spawn_child(|| {
+            let own = nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
+            let leaf = spawn_child(|| {
+                loop {
+                    let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+                }
+            });
+            let stopped = leaf.and_then(|leaf| waitpid(leaf, Some(WaitPidFlag::WUNTRACED)).or_fail());
+            i32::from(own.is_err() || stopped.is_err())
+        })?;
+        expect_eq!(waitpid(middle, None), Ok(WaitStatus::Exited(middle, 0)));
+        // The one that was stopped gets SIGHUP and SIGCONT, and its new parent is told.
+        let leaf = Pid::from_raw(3);
+        expect_eq!(waitpid(None, None), Ok(WaitStatus::Signaled(leaf, Signal::SIGHUP, false)));
+        Ok(())
+    })
+}
+
+fn nobody_inside_looks_like_one_outside() -> Outcome {
+    inside(|| {
+        let child = spawn_child(|| {
+            // A `siginfo_t` of SIGKILL and SI_QUEUE, with 0 for the sender.
+            let mut words = [0_u64; 16];
+            words[0] = Signal::SIGKILL as u64;
+            words[1] = libc::SI_QUEUE as u32 as u64;
+            // SAFETY: the structure has its full length.
+            let sent = unsafe { libc::syscall(libc::SYS_rt_sigqueueinfo, 1, libc::SIGKILL, words.as_ptr()) };
+            i32::from(sent != 0)
+        })?;
+        expect_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+        Ok(())
+    })
+}
+
+fn an_end_that_leaves_nothing_is_told() -> Outcome {
+    inside(|| {
+        block(Signal::SIGCHLD)?;
+        let action = nix::sys::signal::SigAction::new(
+            SigHandler::Handler(ignore),
+            nix::sys::signal::SaFlags::SA_NOCLDWAIT,
+            nix::sys::signal::SigSet::empty(),
+        );
+        // SAFETY: the handler does nothing.
+        unsafe { nix::sys::signal::sigaction(Signal::SIGCHLD, &action) }.or_fail()?;
+        let child = spawn_child(|| 0)?;
+        expect_eq!(sender(Signal::SIGCHLD)?, child.as_raw());
+        expect_eq!(waitpid(None, None), Err(Errno::ECHILD));
+        Ok(())
+    })
 }
