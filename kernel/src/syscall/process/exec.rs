@@ -10,6 +10,7 @@ use crate::fs::lookup::LookupFlags;
 use crate::memory::Space;
 use crate::process::exec;
 use crate::process::exec::ExecRequest;
+use crate::sched::Budget;
 use crate::syscall::{Call, SyscallResult, pending, user};
 
 /// execve(2).
@@ -81,6 +82,8 @@ fn run(
     pending(async move {
         let loaded =
             exec::load(&thread, ExecRequest { directory, path, how, arguments, environment }).await?;
+        // To load a program is one long piece of work, to leave the old one the next.
+        Budget::exhausted().look().await;
         let prepared = exec::prepare(&thread)?;
         let before = thread.tid();
         exec::become_only_thread(&thread).await?;

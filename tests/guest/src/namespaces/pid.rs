@@ -472,19 +472,25 @@ fn a_stopped_group_that_is_orphaned_goes_on() -> Outcome {
     inside(|| {
         setsid().or_fail()?;
         let middle = spawn_child(|| {
-            let own = nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
-            let leaf = spawn_child(|| {
-                loop {
-                    let _ = nix::sys::signal::raise(Signal::SIGSTOP);
-                }
+            let session = setsid();
+            let leader = spawn_child(|| {
+                let own = nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
+                let leaf = spawn_child(|| {
+                    // SAFETY: no handler.
+                    let ignored = unsafe { signal(Signal::SIGHUP, SigHandler::SigIgn) };
+                    let stopped = nix::sys::signal::raise(Signal::SIGSTOP);
+                    if ignored.is_ok() && stopped.is_ok() { 5 } else { 1 }
+                });
+                let stopped = leaf.and_then(|leaf| waitpid(leaf, Some(WaitPidFlag::WUNTRACED)).or_fail());
+                i32::from(own.is_err() || stopped.is_err())
             });
-            let stopped = leaf.and_then(|leaf| waitpid(leaf, Some(WaitPidFlag::WUNTRACED)).or_fail());
-            i32::from(own.is_err() || stopped.is_err())
+            let ended = leader.and_then(|leader| waitpid(leader, None).or_fail());
+            i32::from(session.is_err() || !matches!(ended, Ok(WaitStatus::Exited(_, 0))))
         })?;
         expect_eq!(waitpid(middle, None), Ok(WaitStatus::Exited(middle, 0)));
-        // The one that was stopped gets SIGHUP and SIGCONT, and its new parent is told.
-        let leaf = Pid::from_raw(3);
-        expect_eq!(waitpid(None, None), Ok(WaitStatus::Signaled(leaf, Signal::SIGHUP, false)));
+        // Nobody is left who could continue the group, so SIGHUP and SIGCONT come, and the new parent is told.
+        let leaf = Pid::from_raw(4);
+        expect_eq!(waitpid(leaf, None), Ok(WaitStatus::Exited(leaf, 5)));
         Ok(())
     })
 }
