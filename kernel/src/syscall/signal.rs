@@ -348,7 +348,7 @@ pub fn passed_to(call: &Call<'_>, target: &Process, mut words: [u64; 16]) -> [u6
     if target.pids.is_some() {
         let sender = shown(call.thread.process.pid, &target.pids);
         let told = words[2] as u32;
-        // Who is outside has no number; for the first process of a namespace nobody inside may look like that.
+        // A sender outside has no number; for the first process of a namespace nobody inside may look like that.
         let number = if sender != 0 && !(told == 0 && target.is_init()) { told } else { sender as u32 };
         words[2] = words[2] & !u64::from(u32::MAX) | u64::from(number);
     }
