@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 
@@ -69,7 +70,10 @@ fn from_host(side: &Side, program: &Path, words: &[String]) -> Result<Vec<Line>>
 
 /// From a second machine.
 fn from_machine(side: &Side, program: &Path, words: &[String]) -> Result<Vec<Line>> {
-    let path = std::env::temp_dir().join(format!("heddle-bench-link-{}-{}", std::process::id(), side.name));
+    /// Each pair of machines has a link of its own, because a machine that was told to end may still hold the last.
+    static LINKS: AtomicU32 = AtomicU32::new(0);
+    let link = LINKS.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("heddle-bench-link-{}-{link}", std::process::id()));
     let net = format!("socket={}", path.display());
     let _machine = serve(side, &["--net", &net, "--address", SERVER_ADDRESS], program)?;
     let mut load = run_in(Kernel::Linux, &["--net", &net, "--address", LOAD_ADDRESS], program)?;
