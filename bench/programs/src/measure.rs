@@ -41,10 +41,17 @@ pub fn check(result: i64) -> Result<i64, std::io::Error> {
 
 /// Binds the calling thread to one CPU.
 pub fn pin(cpu: usize) -> Result<(), String> {
+    pin_to(cpu..cpu + 1)
+}
+
+/// Binds the calling thread, and those that it starts later, to these CPUs.
+pub fn pin_to(cpus: std::ops::Range<usize>) -> Result<(), String> {
     let mut set = nix::sched::CpuSet::new();
-    set.set(cpu).map_err(|error| error.to_string())?;
+    for cpu in cpus.clone() {
+        set.set(cpu).map_err(|error| error.to_string())?;
+    }
     nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)
-        .map_err(|error| format!("no CPU {cpu}: {error}"))
+        .map_err(|error| format!("no CPUs {cpus:?}: {error}"))
 }
 
 /// Raises the limit of descriptors where it is lower.

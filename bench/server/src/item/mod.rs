@@ -42,6 +42,9 @@ impl Server {
                 command.arg(format!("{name}={value}"));
             }
         }
+        if arguments.number("cpus", 0)? > 0 {
+            command.arg("pinned=1");
+        }
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(text)?;
         let output = child.stdout.take().ok_or("no output of the server")?;
         let mut line = String::new();

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 
 use heddle_bench_programs::arguments::Arguments;
-use heddle_bench_programs::measure::allow_descriptors;
+use heddle_bench_programs::measure::{allow_descriptors, pin_to};
 
 /// Messages that a queue between two parts of a connection holds.
 const QUEUE: usize = 16;
@@ -30,8 +30,8 @@ pub struct Options {
     pub has_priorities: bool,
 }
 
-/// `serve form=threads|coroutines|epoll|tokio [cpus=N] [strict=1] [priorities=1] [at=ADDRESS]`: prints the address,
-/// and serves until it is ended.
+/// `serve form=threads|coroutines|epoll|tokio [cpus=N] [strict=1] [priorities=1] [pinned=1] [at=ADDRESS]`: prints
+/// the address, and serves until it is ended; with `pinned=1` on no processor but the first `cpus` ones.
 pub fn run(arguments: &Arguments) -> Result<(), String> {
     let options = Options {
         processors: (arguments.number("cpus", 1)? as usize).max(1),
@@ -39,6 +39,10 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         has_priorities: arguments.number("priorities", 0)? != 0,
     };
     allow_descriptors(DESCRIPTORS)?;
+    // Threads that come later inherit it.
+    if arguments.number("pinned", 0)? != 0 {
+        pin_to(0..options.processors)?;
+    }
     let address: SocketAddr =
         arguments.text("at", "127.0.0.1:0").parse().map_err(|_| "at= is not an address")?;
     let listener = TcpListener::bind(address).map_err(|error| format!("{address}: {error}"))?;

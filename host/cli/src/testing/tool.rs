@@ -35,8 +35,8 @@ pub fn test(repository: &Path, script: &str, filter: Option<&str>, tally: &mut T
             (name, Verdict::Skipped(reason.to_owned()))
         } else {
             // Figures, and what else is for a reader only.
-            if line.starts_with("# ") {
-                println!("{script}: {}", &line[2..]);
+            if let Some(text) = line.strip_prefix("# ") {
+                println!("{script}: {text}");
             }
             continue;
         };
