@@ -4,9 +4,12 @@
 
 extern crate alloc;
 
+use linux_raw_sys::general as linux;
+
 mod arch;
 mod boot;
 mod call;
+mod cgroupfs;
 mod device;
 mod error;
 mod fs;
@@ -27,6 +30,9 @@ mod time;
 pub mod tty;
 mod user_sched;
 pub mod wait;
+
+/// How control groups are mounted, as service managers do it.
+const GROUP_FLAGS: u32 = linux::MS_NOSUID | linux::MS_NODEV | linux::MS_NOEXEC;
 
 /// The boot processor's work once the architecture has set it up.
 fn main() -> ! {
@@ -102,6 +108,7 @@ fn initialize() -> Result<(), error::Errno> {
     }
     sched::usage::note_start_phase("processes, network");
     fs::setup::initialize(memory::frame::image(), &procfs::mount(None)?, &procfs::mount_sys(network)?)?;
+    fs::setup::attach_at(&cgroupfs::mount(&None, b"cgroup2", GROUP_FLAGS)?, b"/sys/fs/cgroup")?;
     sched::usage::note_start_phase("file systems");
     tty::register()?;
     fs::share::mount_all(device::share::find_all()?)?;

@@ -2,6 +2,7 @@
 //!
 //! - [`acct`]: records of process accounting.
 //! - [`aio`]: control blocks of native asynchronous I/O, and the ring of their events.
+//! - [`cgroup`]: the rules of control groups.
 //! - [`core_dump`]: the layout of core files, and their names.
 //! - [`dir_index`]: the names in a directory, and positions in it that survive changes.
 //! - [`exec`]: the data that `execve` reads and writes: ELF headers, script lines, the first stack of a program.
@@ -42,6 +43,7 @@ extern crate alloc;
 
 pub mod acct;
 pub mod aio;
+pub mod cgroup;
 pub mod core_dump;
 pub mod dir_index;
 pub mod exec;

@@ -94,6 +94,7 @@ fn leave(thread: &Arc<Thread>) -> bool {
     // A process without threads counts until it has been waited for.
     let task = thread.set_user_task(None);
     drop(if is_last { process.set_user_task(task) } else { task });
+    process.count_ended_thread(is_last).tell();
     process.wake_thread_watchers();
     is_last
 }
@@ -192,6 +193,7 @@ pub fn reap(process: &Arc<Process>) -> Zombie {
     let mut table = table::lock();
     let Some(entry) = table.remove_process(process) else { return Zombie::default() };
     drop(process.set_user_task(None));
+    process.leave_control_group();
     let group = process.group();
     let group = table.leave(process, &group);
     let traced = crate::process::trace::forget(process);
@@ -330,6 +332,7 @@ pub fn discard(thread: &Arc<Thread>) {
     let entry = table::lock().remove_thread(thread.tid());
     drop(entry);
     drop(thread.set_user_task(None));
+    process.count_ended_thread(is_alone).tell();
     if is_alone {
         drop(reap(process));
     }

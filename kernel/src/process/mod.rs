@@ -10,6 +10,7 @@
 
 pub mod access;
 pub mod acct;
+pub mod control_group;
 pub mod cpu_time;
 pub mod credential_set;
 mod credentials;

@@ -9,11 +9,12 @@ use crate::error::Errno;
 use crate::fs::Directories;
 use crate::fs::mount::{self, MountNamespace, next_namespace_number};
 use crate::memory::fallible;
-use crate::process::Credentials;
+use crate::process::control_group::Groups;
 use crate::process::host_name::UtsNamespace;
 use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
 use crate::process::pid_namespace::{self, PidNamespace, Pids};
 use crate::process::user_namespace::Users;
+use crate::process::{Credentials, Process};
 
 /// A namespace whose objects are known further up: one of IPC, or of a network.
 pub trait UpperNamespace: Any + Send + Sync {
@@ -30,11 +31,12 @@ pub trait UpperNamespace: Any + Send + Sync {
     fn another(&self, maker: &Credentials) -> Result<Arc<dyn UpperNamespace>, Errno>;
 }
 
-/// A cgroup namespace, cgroup_namespaces(7). There is one control group, which is the root of each of them, so they
-/// have nothing but numbers and owners.
+/// A cgroup namespace, cgroup_namespaces(7).
 pub struct CgroupNamespace {
     /// Its number, as `/proc/PID/ns/cgroup` shows it.
     pub number: u64,
+    /// The group that is the root of what is seen from inside: that of its maker.
+    pub root: Groups,
     counted: CountedNamespace,
 }
 
@@ -43,9 +45,9 @@ impl CgroupNamespace {
     const FIRST_NUMBER: u64 = 0xefff_fffb;
 
     /// A namespace made with these credentials.
-    fn new(number: u64, maker: &Credentials) -> Result<Arc<Self>, Errno> {
+    fn new(number: u64, root: Groups, maker: &Credentials) -> Result<Arc<Self>, Errno> {
         let counted = CountedNamespace::new(maker, NamespaceKind::Groups)?;
-        fallible::try_arc(Self { number, counted })
+        fallible::try_arc(Self { number, root, counted })
     }
 
     /// The user namespace that owns it.
@@ -101,13 +103,13 @@ impl Namespaces {
             let mounts = mount::initial()?.clone();
             let [ipc, network] = FIRST_UPPER.get().ok_or(Errno::ENODEV)?.clone();
             let names = fallible::try_arc(UtsNamespace::first()?)?;
-            let groups = CgroupNamespace::new(CgroupNamespace::FIRST_NUMBER, &Credentials::ROOT)?;
+            let groups = CgroupNamespace::new(CgroupNamespace::FIRST_NUMBER, None, &Credentials::ROOT)?;
             fallible::try_arc(Self { mounts, names, ipc, network, groups, pids: None })
         })
     }
 
     /// These with new ones, made with these credentials, in the place of those whose flags are given. `directories`
-    /// move into the copied mounts. `own` is the PID namespace of the thread itself.
+    /// move into the copied mounts. `process` is that of the thread itself.
     ///
     /// # Errors
     /// `EINVAL` (the thread's next children are in another PID namespace already), `ENOMEM`, `ENOSPC`.
@@ -116,7 +118,7 @@ impl Namespaces {
         kinds: u32,
         maker: &Credentials,
         directories: &Directories,
-        own: &Pids,
+        process: &Process,
     ) -> Result<Arc<Self>, Errno> {
         let has = |flag| kinds & flag != 0;
         let ipc = if has(linux::CLONE_NEWIPC) { self.ipc.another(maker)? } else { self.ipc.clone() };
@@ -128,15 +130,15 @@ impl Namespaces {
             self.names.clone()
         };
         let groups = if has(linux::CLONE_NEWCGROUP) {
-            CgroupNamespace::new(next_namespace_number(), maker)?
+            CgroupNamespace::new(next_namespace_number(), process.control_group(), maker)?
         } else {
             self.groups.clone()
         };
         let pids = if has(linux::CLONE_NEWPID) {
-            if !pid_namespace::is_same(&self.pids, own) {
+            if !pid_namespace::is_same(&self.pids, &process.pids) {
                 return Err(Errno::EINVAL);
             }
-            Some(PidNamespace::new(own, maker)?)
+            Some(PidNamespace::new(&process.pids, maker)?)
         } else {
             self.pids.clone()
         };

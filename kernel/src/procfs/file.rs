@@ -72,6 +72,10 @@ impl ProcFile {
                 Some(namespaces) => show(namespaces, self.viewer(), &mut text).map(|()| None)?,
                 None => None,
             },
+            What::Viewed(show) => match &self.namespaces {
+                Some(namespaces) => show(subject, namespaces, &mut text).map(|()| None)?,
+                None => None,
+            },
             What::Keys(show) => match &self.keys {
                 Some(viewer) => show(viewer, &mut text, from)?,
                 None => None,
@@ -88,7 +92,7 @@ impl ProcFile {
 }
 
 pub(super) fn open(node: Arc<ProcNode>, thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>, Errno> {
-    let is_own = matches!(node.item.what, What::Own(_) | What::WritableOwn(..));
+    let is_own = matches!(node.item.what, What::Own(_) | What::Viewed(_) | What::WritableOwn(..));
     let namespaces = thread.filter(|_| is_own).map(|thread| thread.namespaces());
     let sees_keys = matches!(node.item.what, What::Keys(_));
     let keys = thread.filter(|_| sees_keys).map(|thread| KeyCaller::new(thread).viewer());

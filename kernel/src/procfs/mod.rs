@@ -25,7 +25,7 @@ mod settings;
 mod sockets;
 mod system;
 mod table;
-mod text;
+pub mod text;
 mod usage;
 mod users;
 
@@ -62,6 +62,8 @@ type StoreAsBoth = fn(&Subject, &Credentials, &Credentials, &[u8]) -> Result<(),
 type ShowAs = fn(&Subject, &Credentials, &mut Text) -> Result<(), Errno>;
 /// Writes something of namespaces, as somebody sees it.
 type ShowOwn = fn(&Namespaces, &Credentials, &mut Text) -> Result<(), Errno>;
+/// Writes something of the subject, as somebody in these namespaces sees it.
+type ShowViewed = fn(&Subject, &Namespaces, &mut Text) -> Result<(), Errno>;
 /// Takes what a program writes to something of namespaces.
 type StoreOwn = fn(&Namespaces, &[u8]) -> Result<(), Errno>;
 /// Writes a part of what a thread may know of keys, as [`ShowPart`].
@@ -103,7 +105,9 @@ enum What {
     WritableMap(ShowAs, StoreAsBoth),
     /// A file about the namespaces of whoever opens it.
     Own(ShowOwn),
-    /// The same for one that can be written.
+    /// A file about the subject as the namespaces of whoever opens it show it.
+    Viewed(ShowViewed),
+    /// A file about the opener's namespaces that can be written.
     WritableOwn(ShowOwn, StoreOwn),
     /// The memory of a process.
     Memory,
@@ -321,6 +325,7 @@ impl Inode for ProcNode {
             | What::WritableSeen(..)
             | What::WritableMap(..)
             | What::Own(_)
+            | What::Viewed(_)
             | What::WritableOwn(..)
             | What::Memory
             | What::PageMap => FileType::Regular,

@@ -12,9 +12,10 @@ use crate::fs::{StatusFlags, downcast};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Protection};
 use crate::memory::{Space, fallible};
-use crate::process::pid_namespace;
+use crate::process::namespaces::Namespaces;
 use crate::process::pidfd::ProcessFile;
 use crate::process::thread::UsageCounts;
+use crate::process::{control_group, pid_namespace};
 use crate::process::{Credentials, ExitStatus, Limits, Process, Resource, Thread};
 use crate::sched::Parameters;
 use crate::signal;
@@ -106,8 +107,13 @@ pub fn set_dump_filter(subject: &Subject, bytes: &[u8]) -> Shown {
     Ok(())
 }
 
-pub fn control_group(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"0::/\n")
+/// The control group, as a path from the root of the viewer's cgroup namespace.
+pub fn control_group(subject: &Subject, viewer: &Namespaces, text: &mut Text) -> Shown {
+    let group = subject.process()?.control_group();
+    text.bytes(b"0::")?;
+    control_group::write_path(&viewer.groups.root, &group, &mut |piece| text.bytes(piece))?;
+    let is_removed = group.is_some_and(|group| group.is_removed());
+    text.bytes(if is_removed { b" (deleted)\n" } else { b"\n" })
 }
 
 pub fn wait_channel(_: &Subject, text: &mut Text) -> Shown {

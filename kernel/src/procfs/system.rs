@@ -6,7 +6,7 @@ use crate::boot::{RELEASE, VERSION};
 use crate::error::Errno;
 use crate::fs::tree;
 use crate::memory::{counters, frame, heap, isolation};
-use crate::process::{dump, load, table};
+use crate::process::{control_group, dump, load, table};
 use crate::procfs::{Subject, Text};
 use crate::sched;
 use crate::sched::usage::{self, CpuUsage};
@@ -30,7 +30,14 @@ pub fn devices(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn file_systems(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"nodev\tproc\nnodev\ttmpfs\nnodev\tdevtmpfs\nnodev\tdevpts\nnodev\tmqueue\nnodev\tpipefs\n")
+    text.bytes(b"nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tcgroup2\nnodev\tdevtmpfs\nnodev\tdevpts\nnodev\tmqueue\nnodev\tpipefs\nnodev\tramfs\n")
+}
+
+/// The controllers, which are all in the one hierarchy of version 2.
+pub fn control_groups(_: &Subject, text: &mut Text) -> Shown {
+    let count = control_group::group_count();
+    text.bytes(b"#subsys_name\thierarchy\tnum_cgroups\tenabled\n")?;
+    control_group::CONTROLLERS.names().try_for_each(|name| text.line(format_args!("{name}\t0\t{count}\t1\n")))
 }
 
 pub fn load(subject: &Subject, text: &mut Text) -> Shown {

@@ -2,7 +2,7 @@
 
 use crate::arch::MAX_CPUS;
 use crate::procfs::{
-    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreAsBoth, StoreOwn, What,
+    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth, StoreOwn, What,
     coroutines, ipc, keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process,
     processor, settings, sockets, system, usage, users,
 };
@@ -13,6 +13,10 @@ const fn parts(name: &'static [u8], show: ShowPart) -> Item {
 
 const fn sums(name: &'static [u8], show: ShowSum) -> Item {
     Item { name, permissions: 0o444, what: What::Sums(show), is_guarded: true }
+}
+
+const fn viewed(name: &'static [u8], show: ShowViewed) -> Item {
+    Item { name, permissions: 0o444, what: What::Viewed(show), is_guarded: false }
 }
 
 const fn text(name: &'static [u8], show: Show) -> Item {
@@ -80,6 +84,7 @@ static ROOT_ITEMS: &[Item] = &[
     link(b"thread-self", link::own_thread),
     link(b"mounts", link::own_mounts),
     link(b"net", link::own_network),
+    text(b"cgroups", system::control_groups),
     text(b"cmdline", system::command_line),
     text(b"cpuinfo", system::processors),
     text(b"devices", system::devices),
@@ -233,7 +238,7 @@ static PROCESS_ITEMS: &[Item] = &[
     link(b"cwd", link::working),
     link(b"exe", link::executable),
     link(b"root", link::root),
-    text(b"cgroup", process::control_group),
+    viewed(b"cgroup", process::control_group),
     private(b"auxv", process::auxiliary),
     text(b"cmdline", process::command_line),
     writable(b"comm", process::name, process::set_name),
@@ -408,11 +413,14 @@ pub(super) static SYS_ETHERNET: Item = directory(b"", What::Directory(SYSFS_ETHE
 static SYSFS_ITEMS: &[Item] = &[
     directory(b"class", What::Directory(CLASS_ITEMS)),
     directory(b"devices", What::Directory(DEVICE_ITEMS)),
+    directory(b"fs", What::Directory(FILE_SYSTEM_ITEMS)),
 ];
 static SYSFS_ETHERNET_ITEMS: &[Item] = &[
     directory(b"class", What::Directory(CLASS_ETHERNET_ITEMS)),
     directory(b"devices", What::Directory(DEVICE_ITEMS)),
+    directory(b"fs", What::Directory(FILE_SYSTEM_ITEMS)),
 ];
+static FILE_SYSTEM_ITEMS: &[Item] = &[directory(b"cgroup", What::Directory(&[]))];
 static DEVICE_ITEMS: &[Item] = &[directory(b"system", What::Directory(SYSTEM_ITEMS))];
 static SYSTEM_ITEMS: &[Item] =
     &[directory(b"cpu", What::Processors(PROCESSOR_ITEMS)), directory(b"node", What::Directory(NODE_ITEMS))];

@@ -11,7 +11,15 @@ use heddle_kernel_core::fallible::extend_reserved;
 /// Text under construction.
 pub struct Text(Vec<u8>);
 
+impl Default for Text {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Text {
+    /// No text.
+    #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
     }
@@ -51,6 +59,8 @@ impl Text {
         Ok(())
     }
 
+    /// The text as bytes.
+    #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }

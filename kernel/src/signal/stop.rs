@@ -5,6 +5,7 @@ use core::task::Poll;
 use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::general as linux;
 
+use crate::process::control_group::freeze::FrozenThread;
 use crate::process::table::PidTable;
 use crate::process::{Process, Thread};
 use crate::signal::trace::ProcessChange;
@@ -17,7 +18,10 @@ pub(super) async fn wait(thread: &Arc<Thread>) {
     if is_last {
         notify_parent(&thread.process, None);
     }
+    let mut frozen = FrozenThread::default();
     core::future::poll_fn(|_| {
+        // It stands still already, which is all that its control group wants.
+        frozen.update(thread);
         let work = thread.work();
         if !work.contains(PendingWork::STOP) || work.intersects(PendingWork::DIE | PendingWork::TRAP) {
             Poll::Ready(())

@@ -16,6 +16,7 @@ mod asynchronous;
 mod asynchronous_calls;
 mod barrier;
 mod bounds;
+mod cgroups;
 mod core_dump;
 mod cpu_time;
 mod delivery;
@@ -159,6 +160,7 @@ const FAMILIES: &[&[Test]] = &[
     trace::TESTS,
     trace::relations::TESTS,
     trace::memory::TESTS,
+    cgroups::TESTS,
     core_dump::TESTS,
     procfs::TESTS,
     socket_options::TESTS,

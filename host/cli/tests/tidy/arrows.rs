@@ -7,7 +7,7 @@ use crate::{Source, report, sources};
 const KERNEL: &str = "kernel/src/";
 
 /// From the bottom up. A room may import from those before it.
-const ROOMS: [&str; 22] = [
+const ROOMS: [&str; 23] = [
     "boot",
     "error",
     "arch",
@@ -28,6 +28,7 @@ const ROOMS: [&str; 22] = [
     "tty",
     "ipc",
     "procfs",
+    "cgroupfs",
     "syscall",
     "session",
 ];

@@ -112,8 +112,13 @@ impl Thread {
         match kind {
             WaitKind::Uninterruptible => false,
             WaitKind::Killable => work.contains(PendingWork::DIE),
-            WaitKind::Interruptible => work
-                .intersects(PendingWork::DIE | PendingWork::SIGNAL | PendingWork::STOP | PendingWork::TRAP),
+            WaitKind::Interruptible => work.intersects(
+                PendingWork::DIE
+                    | PendingWork::SIGNAL
+                    | PendingWork::STOP
+                    | PendingWork::TRAP
+                    | PendingWork::FROZEN,
+            ),
         }
     }
 

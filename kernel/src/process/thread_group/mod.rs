@@ -14,6 +14,7 @@ use heddle_kernel_core::signal::{Actions, Signal};
 use crate::call::asynchronous::Calls;
 use crate::error::Errno;
 use crate::memory::fallible;
+use crate::process::control_group::ControlPlace;
 use crate::process::executor::Executors;
 use crate::process::pid_namespace::Pids;
 use crate::process::{Group, Limits};
@@ -39,6 +40,8 @@ pub struct Process {
     attached: attached::Attached,
     /// The threads that run the program's coroutines.
     executors: Executors,
+    /// The control group that it is in.
+    pub(in crate::process) control: ControlPlace,
     /// Its calls that go on by themselves.
     pub asynchronous: Calls,
 }
@@ -107,6 +110,7 @@ impl Process {
             ),
             attached: attached::Attached::default(),
             executors: Executors::new(),
+            control: ControlPlace::default(),
             asynchronous: Calls::new(),
         })?;
         process.look_at_dump_limit();

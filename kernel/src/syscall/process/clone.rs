@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use heddle_kernel_core::fallible::push_reserved;
-use heddle_kernel_core::signal::{Actions, Signal};
+use heddle_kernel_core::signal::Signal;
 use heddle_kernel_core::signal_state::TraceEvent;
 use linux_raw_sys::general as linux;
 
@@ -11,26 +11,25 @@ use crate::arch::UserContext;
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{DescriptorTable, Directories, StatusFlags};
-use crate::ipc::semaphore::SemUndoList;
 use crate::memory::{Space, fallible};
+use crate::process::control_group::{self, ControlGroup, LevelChange, freeze};
 use crate::process::exit::discard;
 use crate::process::namespaces::Namespaces;
-use crate::process::pid_namespace::{self, PidNames, Pids};
+use crate::process::pid_namespace;
 use crate::process::pidfd::ProcessFile;
-use crate::process::table::PidTable;
 use crate::process::thread::Parts;
 use crate::process::user_task::UserTask;
 use crate::process::vfork::Vfork;
-use crate::process::{Credentials, Limits, Process, ProcessParts, Resource, Thread, seccomp, table, trace};
-use crate::sync::SpinLock;
+use crate::process::{Credentials, Limits, Resource, Thread, seccomp, table, trace};
+use crate::syscall::process::new_process::{child_actions, make_process, numbers, real_parent};
 use crate::syscall::process::unshare::new_users;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
-use crate::{sched, signal};
+use crate::{cgroupfs, sched, signal};
 
 /// A request for a new process or thread, from the arguments of the three calls.
-struct CloneRequest {
-    flags: u64,
-    exit_signal: i32,
+pub(super) struct CloneRequest {
+    pub(super) flags: u64,
+    pub(super) exit_signal: i32,
     stack: usize,
     parent_tid: usize,
     child_tid: usize,
@@ -38,7 +37,9 @@ struct CloneRequest {
     /// Where `CLONE_PIDFD` puts the descriptor.
     pidfd: usize,
     /// Numbers that the child is to have, from its own PID namespace on.
-    wanted: Vec<i32>,
+    pub(super) wanted: Vec<i32>,
+    /// The control group that the child is to be in; its parent's if there is none.
+    group: Option<Arc<ControlGroup>>,
 }
 
 /// Flags that are carried out.
@@ -60,7 +61,11 @@ const SUPPORTED: u64 = (linux::CLONE_VM
     | linux::CLONE_PIDFD
     | linux::CLONE_IO
     | Namespaces::KINDS_AND_USERS) as u64
-    | linux::CLONE_CLEAR_SIGHAND;
+    | linux::CLONE_CLEAR_SIGHAND
+    | linux::CLONE_INTO_CGROUP;
+
+/// `struct clone_args` with all that is known of it.
+const CLONE_ARGS_BYTES: usize = 88;
 
 /// The most PID namespaces that a process is in.
 const DEPTH_MAX: u64 = 32;
@@ -88,13 +93,14 @@ pub fn clone(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let flags = flags & !signal_bits;
-    let (pidfd, wanted) = (parent_tid, Vec::new());
-    start(call, CloneRequest { flags, exit_signal, stack, parent_tid, child_tid, tls, pidfd, wanted })
+    let pidfd = parent_tid;
+    let request = CloneRequest { flags, exit_signal, stack, parent_tid, child_tid, tls, pidfd, ..CloneRequest::NONE };
+    start(call, request)
 }
 
 /// clone3(2).
 pub fn clone3(call: &mut Call<'_>) -> SyscallResult {
-    const WORDS: usize = 11;
+    const WORDS: usize = CLONE_ARGS_BYTES / 8;
     const SMALLEST_BYTES: usize = 64;
     let (address, size) = (call.word(0), call.word(1));
     if size < SMALLEST_BYTES {
@@ -117,7 +123,7 @@ pub fn clone3(call: &mut Call<'_>) -> SyscallResult {
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
         *word = u64::from_ne_bytes(*bytes);
     }
-    let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, set_tid, set_tid_size, _] =
+    let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, set_tid, set_tid_size, group] =
         words;
     let old = u64::from(linux::CLONE_DETACHED | linux::CSIGNAL);
     let is_unsupported =
@@ -137,6 +143,7 @@ pub fn clone3(call: &mut Call<'_>) -> SyscallResult {
         tls: tls as usize,
         pidfd: pidfd as usize,
         wanted,
+        group: wanted_group(call, flags, size, group)?,
     };
     start(call, request)
 }
@@ -150,6 +157,27 @@ fn wanted_numbers(space: &Space, address: usize, count: usize) -> TryResult<Vec<
     Ok(wanted)
 }
 
+/// The control group that a call names by a descriptor, which the caller may put a process into.
+fn wanted_group(
+    call: &Call<'_>,
+    flags: u64,
+    size: usize,
+    descriptor: u64,
+) -> Result<Option<Arc<ControlGroup>>, Errno> {
+    if flags & linux::CLONE_INTO_CGROUP == 0 {
+        return Ok(None);
+    }
+    let descriptor = i32::try_from(descriptor).ok().filter(|_| size >= CLONE_ARGS_BYTES);
+    let open = call.thread.descriptors().get(descriptor.ok_or(Errno::EINVAL)?)?;
+    let group = cgroupfs::group_of(&open).ok_or(Errno::EBADF)?;
+    let from = ControlGroup::of(&call.thread.process.control_group())?;
+    if flags & u64::from(linux::CLONE_THREAD) != 0 && from.number != group.number {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    cgroupfs::check_move(&from, &group, &call.thread.credentials())?;
+    Ok(Some(group))
+}
+
 impl CloneRequest {
     const NONE: Self = Self {
         flags: 0,
@@ -160,9 +188,10 @@ impl CloneRequest {
         tls: 0,
         pidfd: 0,
         wanted: Vec::new(),
+        group: None,
     };
 
-    fn has(&self, flag: u32) -> bool {
+    pub(super) fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
     }
 
@@ -403,7 +432,7 @@ fn namespaces_for_child(
         // Undoes belong to semaphores that the child does not see.
         return Err(Errno::EINVAL);
     }
-    parent.namespaces().copied(request.flags as u32, credentials, directories, &parent.process.pids)
+    parent.namespaces().copied(request.flags as u32, credentials, directories, &parent.process)
 }
 
 /// Makes the thread, in the caller's process or in a new one, without starting it.
@@ -434,6 +463,10 @@ fn make(
     let scheduling = parent.scheduling().for_child();
     let account = parent.split_account();
 
+    let hierarchy = request.group.as_ref().map(|_| control_group::lock());
+    if let (Some(group), Some(hierarchy)) = (&request.group, &hierarchy) {
+        group.check_entry(hierarchy)?;
+    }
     let mut table = table::lock();
     let task = enter_user_task(parent)?;
     let (tid, names) = numbers(request, &parent.credentials(), &namespaces.pids, &mut table)?;
@@ -441,6 +474,10 @@ fn make(
     let process = match actions {
         None => parent.process.clone(),
         Some(actions) => make_process(parent, request, (tid, own_tid), namespaces.pids.clone(), actions)?,
+    };
+    let group = match &request.group {
+        Some(group) => group.as_groups(),
+        None => parent.process.control_group(),
     };
     let child = Thread::new(Parts {
         tid,
@@ -486,8 +523,27 @@ fn make(
     if !state.reserve() {
         return Err(Errno::ENOMEM);
     }
+    let entered = if is_thread {
+        process.count_new_thread().map(|()| LevelChange::default())
+    } else {
+        process.enter_control_group(&group)
+    };
+    let changed = match entered {
+        Ok(changed) => changed,
+        Err(error) => {
+            drop((state, children, table, hierarchy));
+            control_group::tell_refused(&group);
+            return Err(error);
+        }
+    };
+    freeze::begin(&child);
     seccomp::inherit(parent, &child);
-    state.add(child.clone()).map_err(|_| Errno::EAGAIN)?;
+    if state.add(child.clone()).is_err() {
+        if is_thread {
+            process.take_back_thread();
+        }
+        return Err(Errno::EAGAIN);
+    }
     table.enter_names(tid, names);
     if let Some(children) = &mut children {
         push_reserved(children, process.clone());
@@ -498,6 +554,8 @@ fn make(
     drop(state);
     drop(children);
     drop(table);
+    drop(hierarchy);
+    changed.tell();
     if request.has(linux::CLONE_NEWUSER) {
         child.set_credentials(credentials);
     }
@@ -507,88 +565,3 @@ fn make(
     Ok(child)
 }
 
-/// The numbers of the child: in the first namespace, and in those that lead to its own.
-fn numbers(
-    request: &CloneRequest,
-    who: &Credentials,
-    pids: &Pids,
-    table: &mut PidTable,
-) -> Result<(i32, PidNames), Errno> {
-    let wanted = &request.wanted;
-    if wanted.is_empty() {
-        let names = pid_namespace::choose(pids, &[], table)?;
-        return Ok((table.free_number()?, names));
-    }
-    let depth = pid_namespace::depth(pids);
-    if wanted.len() > depth || wanted.iter().any(|number| !(1..table::PID_LIMIT).contains(number)) {
-        return Err(Errno::EINVAL);
-    }
-    let mut next = pids;
-    for _ in wanted {
-        let owner = pid_namespace::owner(next);
-        let may = |capability| who.is_capable_in(&owner, capability);
-        if !may(linux::CAP_CHECKPOINT_RESTORE) && !may(linux::CAP_SYS_ADMIN) {
-            return Err(Errno::EPERM);
-        }
-        next = next.as_ref().map_or(&None, |pids| &pids.parent);
-    }
-    let names = pid_namespace::choose(pids, wanted, table)?;
-    let tid = match wanted.get(depth - 1) {
-        Some(&number) => table.wanted_number(number)?,
-        None => table.free_number()?,
-    };
-    Ok((tid, names))
-}
-
-fn child_actions(parent: &Arc<Thread>, request: &CloneRequest) -> Result<Arc<SpinLock<Actions>>, Errno> {
-    let actions = parent.process.actions();
-    if request.has(linux::CLONE_SIGHAND) {
-        return Ok(actions);
-    }
-    let mut copy = fallible::try_box(actions.lock().clone())?;
-    if request.flags & linux::CLONE_CLEAR_SIGHAND != 0 {
-        copy.exec();
-    }
-    fallible::try_arc(SpinLock::new(*copy))
-}
-
-/// The parent of the new process; with `CLONE_PARENT` the caller's own.
-fn real_parent(parent: &Arc<Thread>, request: &CloneRequest) -> Option<Arc<Process>> {
-    if request.has(linux::CLONE_PARENT) { parent.process.parent() } else { Some(parent.process.clone()) }
-}
-
-fn make_process(
-    parent: &Arc<Thread>,
-    request: &CloneRequest,
-    (pid, own_pid): (i32, i32),
-    pids: Pids,
-    actions: Arc<SpinLock<Actions>>,
-) -> Result<Arc<Process>, Errno> {
-    let old = &parent.process;
-    let real_parent = real_parent(parent, request).ok_or(Errno::EINVAL)?;
-    let process = Process::new(ProcessParts {
-        pid,
-        own_pid,
-        pids,
-        parent: Arc::downgrade(&real_parent),
-        group: old.group(),
-        actions,
-        limits: old.limits(),
-        exit_signal: request.exit_signal,
-        uid: parent.credentials().uid,
-        creator: parent.tid(),
-    })?;
-    if request.has(linux::CLONE_SYSVSEM) {
-        let shared = SemUndoList::of(old)?;
-        *process.semaphore_undoes() = Some(shared);
-    }
-    process.inherit_keys(old)?;
-    process.set_barriers(old.barriers());
-    process.inherit_oom_adjustment(old);
-    process.set_memory_users(old.memory_users());
-    process.set_dumpable(old.is_dumpable());
-    process.set_dump_filter(old.dump_filter());
-    process.set_huge_pages_off(old.huge_pages_are_off());
-    process.set_program(old.layout(), old.executable());
-    Ok(process)
-}

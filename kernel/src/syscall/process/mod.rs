@@ -14,6 +14,7 @@ pub mod keyctl;
 pub mod limits;
 pub mod machine;
 pub mod namespaces;
+mod new_process;
 pub mod pidfd;
 mod privilege;
 pub mod ptrace;

@@ -61,7 +61,7 @@ pub fn unshare(call: &mut Call<'_>) -> SyscallResult {
         }
         let own = thread.directories();
         let directories = directories.as_ref().unwrap_or(&own);
-        Some(thread.namespaces().copied(flags, &credentials, directories, &thread.process.pids)?)
+        Some(thread.namespaces().copied(flags, &credentials, directories, &thread.process)?)
     } else {
         None
     };

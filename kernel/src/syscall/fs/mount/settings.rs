@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
+use crate::cgroupfs;
 use crate::error::Errno;
 use crate::fs::Mount;
 use crate::fs::inode::InodeChange;
@@ -21,7 +22,7 @@ use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
 
 /// Whether there is a file system of this kind.
 pub(super) fn is_known(kind: &[u8]) -> bool {
-    matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue" | b"devpts")
+    matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue" | b"devpts" | b"cgroup2")
 }
 
 /// A mount of a new file system, or of the one that there is of its kind for the thread.
@@ -56,6 +57,7 @@ pub(super) fn make(
         _ if !options.is_empty() => return Err(Errno::EINVAL),
         b"proc" => procfs::mount(thread.process.pids.clone())?,
         b"sysfs" => procfs::mount_sys(&*NetNamespace::of(thread)?)?,
+        b"cgroup2" => cgroupfs::mount(&thread.namespaces().groups.root, source, flags)?,
         b"mqueue" => mqueue::mount(&*IpcNamespace::of(thread)?, source, flags)?,
         _ => return Err(Errno::ENODEV),
     };
@@ -76,6 +78,7 @@ fn owner(thread: &Thread, kind: &[u8], flags: u32) -> Result<Users, Errno> {
         b"mqueue" => namespaces.ipc.owner().clone(),
         b"proc" => pid_namespace::owner(&thread.process.pids),
         b"sysfs" => namespaces.network.owner().clone(),
+        b"cgroup2" => namespaces.groups.owner().clone(),
         _ => None,
     };
     if !who.is_capable_in(&owner, linux::CAP_SYS_ADMIN) {

@@ -1,0 +1,102 @@
+//! The process that fork(2) and clone(2) make: its numbers, and what it has of its parent.
+
+use alloc::sync::Arc;
+use heddle_kernel_core::signal::Actions;
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::ipc::semaphore::SemUndoList;
+use crate::memory::fallible;
+use crate::process::pid_namespace::{self, PidNames, Pids};
+use crate::process::table::PidTable;
+use crate::process::{Credentials, Process, ProcessParts, Thread, table};
+use crate::sync::SpinLock;
+use crate::syscall::process::clone::CloneRequest;
+
+/// The numbers of the child: in the first namespace, and in those that lead to its own.
+pub(super) fn numbers(
+    request: &CloneRequest,
+    who: &Credentials,
+    pids: &Pids,
+    table: &mut PidTable,
+) -> Result<(i32, PidNames), Errno> {
+    let wanted = &request.wanted;
+    if wanted.is_empty() {
+        let names = pid_namespace::choose(pids, &[], table)?;
+        return Ok((table.free_number()?, names));
+    }
+    let depth = pid_namespace::depth(pids);
+    if wanted.len() > depth || wanted.iter().any(|number| !(1..table::PID_LIMIT).contains(number)) {
+        return Err(Errno::EINVAL);
+    }
+    let mut next = pids;
+    for _ in wanted {
+        let owner = pid_namespace::owner(next);
+        let may = |capability| who.is_capable_in(&owner, capability);
+        if !may(linux::CAP_CHECKPOINT_RESTORE) && !may(linux::CAP_SYS_ADMIN) {
+            return Err(Errno::EPERM);
+        }
+        next = next.as_ref().map_or(&None, |pids| &pids.parent);
+    }
+    let names = pid_namespace::choose(pids, wanted, table)?;
+    let tid = match wanted.get(depth - 1) {
+        Some(&number) => table.wanted_number(number)?,
+        None => table.free_number()?,
+    };
+    Ok((tid, names))
+}
+
+/// The actions of signals in the child, those of its parent unless the flags say otherwise.
+pub(super) fn child_actions(parent: &Arc<Thread>, request: &CloneRequest) -> Result<Arc<SpinLock<Actions>>, Errno> {
+    let actions = parent.process.actions();
+    if request.has(linux::CLONE_SIGHAND) {
+        return Ok(actions);
+    }
+    let mut copy = fallible::try_box(actions.lock().clone())?;
+    if request.flags & linux::CLONE_CLEAR_SIGHAND != 0 {
+        copy.exec();
+    }
+    fallible::try_arc(SpinLock::new(*copy))
+}
+
+/// The parent of the new process; with `CLONE_PARENT` the caller's own.
+pub(super) fn real_parent(parent: &Arc<Thread>, request: &CloneRequest) -> Option<Arc<Process>> {
+    if request.has(linux::CLONE_PARENT) { parent.process.parent() } else { Some(parent.process.clone()) }
+}
+
+/// A process with what a child has of its parent, without threads and in no table.
+pub(super) fn make_process(
+    parent: &Arc<Thread>,
+    request: &CloneRequest,
+    (pid, own_pid): (i32, i32),
+    pids: Pids,
+    actions: Arc<SpinLock<Actions>>,
+) -> Result<Arc<Process>, Errno> {
+    let old = &parent.process;
+    let real_parent = real_parent(parent, request).ok_or(Errno::EINVAL)?;
+    let process = Process::new(ProcessParts {
+        pid,
+        own_pid,
+        pids,
+        parent: Arc::downgrade(&real_parent),
+        group: old.group(),
+        actions,
+        limits: old.limits(),
+        exit_signal: request.exit_signal,
+        uid: parent.credentials().uid,
+        creator: parent.tid(),
+    })?;
+    if request.has(linux::CLONE_SYSVSEM) {
+        let shared = SemUndoList::of(old)?;
+        *process.semaphore_undoes() = Some(shared);
+    }
+    process.inherit_keys(old)?;
+    process.set_barriers(old.barriers());
+    process.inherit_oom_adjustment(old);
+    process.set_memory_users(old.memory_users());
+    process.set_dumpable(old.is_dumpable());
+    process.set_dump_filter(old.dump_filter());
+    process.set_huge_pages_off(old.huge_pages_are_off());
+    process.set_program(old.layout(), old.executable());
+    Ok(process)
+}
