@@ -20,6 +20,7 @@
 //! - [`ninep`]: messages of the 9P2000.L protocol, the client's side.
 //! - [`oom`]: who ends when memory runs out.
 //! - [`overcommit`]: whether more memory may be promised than there is.
+//! - [`overlay`]: the options of an overlay of directories.
 //! - [`paravirt`]: pages and words that a guest of KVM shares with it.
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`posix_acl`]: access control lists of files.
@@ -62,6 +63,7 @@ pub mod netlink;
 pub mod ninep;
 pub mod oom;
 pub mod overcommit;
+pub mod overlay;
 pub mod paravirt;
 pub mod pipe;
 pub mod posix_acl;

@@ -8,7 +8,7 @@ use crate::arch::cpu;
 use crate::cgroupfs::GroupNode;
 use crate::error::{Errno, TryResult};
 use crate::fs::inode::{Inode, InodeChange, Metadata, Opening};
-use crate::fs::{File, FileType, IoBuffer, OpenFile, StatusFlags};
+use crate::fs::{File, FileType, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::process::control_group::ControlGroup;
 use crate::process::{Credentials, Process, Thread};
@@ -91,13 +91,6 @@ struct OpenGroupFile {
 }
 
 pub(super) fn open(node: Arc<GroupNode>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
-    if let Some(file) = node.file {
-        let reads = !opening.flags.contains(StatusFlags::WRONLY);
-        let writes = opening.flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR);
-        if reads && file.show.is_none() || writes && file.store.is_none() {
-            return Err(Errno::EACCES);
-        }
-    }
     let opener = opening.thread.map(|thread| thread.credentials());
     let viewer = opening.thread.map(|thread| thread.process.clone());
     let seen = AtomicU64::new(node.changes());

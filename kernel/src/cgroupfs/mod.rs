@@ -288,7 +288,7 @@ impl Inode for GroupNode {
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
-        if self.group.is_removed() {
+        if self.file.is_some() && self.group.is_removed() {
             return Err(Errno::ENODEV);
         }
         file::open(self, opening)

@@ -1,7 +1,7 @@
 //! Inodes: the objects of a file system, behind one trait.
 //!
-//! There are two implementations: [`tree`](crate::fs::tree), which holds everything that programs create and the image
-//! beneath it, and `procfs`, whose nodes are computed. Devices, pipes and sockets are nodes of a tree that
+//! The main one is [`tree`](crate::fs::tree), which holds everything that programs create and the image beneath it;
+//! nodes of `procfs` and `cgroupfs` are computed, those of [`overlay`](crate::fs::overlay) lie over others. Devices, pipes and sockets are nodes of a tree that
 //! open to other objects.
 
 use alloc::sync::{Arc, Weak};
@@ -373,6 +373,20 @@ pub trait Inode: Any + Send + Sync {
     fn change(&self, change: &InodeChange) -> Result<(), Errno> {
         let _ = change;
         Err(Errno::EPERM)
+    }
+
+    /// What [`Inode::extended`] gives is about to be changed: a file system of layers copies the file first.
+    ///
+    /// # Errors
+    /// `EROFS`, `EINTR`, `ENOSPC`, `ENOMEM`, `EIO`.
+    fn prepare_change(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// Whether an extended attribute of this name is the file's, and not a mark of the file system.
+    fn shows_attribute(&self, name: &[u8]) -> bool {
+        let _ = name;
+        true
     }
 
     /// The extended attributes, if the file system keeps any.

@@ -32,6 +32,7 @@ pub mod mount;
 pub mod notify;
 pub mod offer;
 pub mod open;
+pub mod overlay;
 pub mod pipe;
 pub mod range_lock;
 pub mod setup;

@@ -30,7 +30,7 @@ pub fn devices(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn file_systems(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tcgroup2\nnodev\tdevtmpfs\nnodev\tdevpts\nnodev\tmqueue\nnodev\tpipefs\nnodev\tramfs\n")
+    text.bytes(b"nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tcgroup2\nnodev\tdevtmpfs\nnodev\tdevpts\nnodev\tmqueue\nnodev\tpipefs\nnodev\tramfs\nnodev\toverlay\n")
 }
 
 /// The controllers, which are all in the one hierarchy of version 2.

@@ -105,6 +105,7 @@ const FAMILIES: &[&[Test]] = &[
     mounts::kinds::TESTS,
     mounts::namespace::TESTS,
     mounts::others::TESTS,
+    mounts::overlay::TESTS,
     mounts::propagation::TESTS,
     namespaces::ipc::TESTS,
     namespaces::mounts::TESTS,

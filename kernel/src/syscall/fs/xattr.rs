@@ -8,7 +8,7 @@ use linux_raw_sys::general as linux;
 use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
 use crate::fs::acl::AclKind;
-use crate::fs::inode::InodeChange;
+use crate::fs::inode::{Inode, InodeChange};
 use crate::fs::xattr::{CAPABILITY, Extended, TRUSTED};
 use crate::fs::{FileType, Path, access, notify};
 use crate::process::{Credentials, FileCapabilities};
@@ -50,6 +50,9 @@ fn get_name(call: &Call<'_>) -> TryResult<Vec<u8>> {
 /// Whether the caller may do this with an attribute of this name.
 fn check(place: &Path, name: &[u8], who: &Credentials, access: Access) -> Result<(), Errno> {
     let is_write = access.contains(Access::WRITE);
+    if !place.entry.node.shows_attribute(name) {
+        return Err(Errno::EOPNOTSUPP);
+    }
     if is_write && place.mount.is_read_only() {
         return Err(Errno::EROFS);
     }
@@ -99,7 +102,7 @@ fn set(call: &Call<'_>, by: By) -> SyscallResult {
     }
     let mut value = get_bytes(call, call.word(2), size)?;
     let place = place(call, by)?;
-    let extended = attributes(&place)?;
+    attributes(&place)?;
     if let Some(kind) = AclKind::of(&name) {
         let who = call.thread.credentials();
         translate(
@@ -119,7 +122,8 @@ fn set(call: &Call<'_>, by: By) -> SyscallResult {
     if name == CAPABILITY && !FileCapabilities::is_valid(&value) {
         return Err(Errno::EINVAL.into());
     }
-    extended.set(&name, &value, flags)?;
+    place.entry.node.prepare_change()?;
+    attributes(&place)?.set(&name, &value, flags)?;
     place.entry.node.change(&InodeChange::default())?;
     notify::report(&place.entry, linux::IN_ATTRIB);
     Ok(0.into())
@@ -178,6 +182,7 @@ fn set_acl(call: &Call<'_>, place: &Path, kind: AclKind, value: &[u8]) -> Syscal
             list = None;
         }
     }
+    node.prepare_change()?;
     attributes(place)?.acls.set(kind, list)?;
     node.change(&InodeChange { permissions, ..InodeChange::default() })?;
     notify::report(&place.entry, linux::IN_ATTRIB);
@@ -214,22 +219,40 @@ fn get(call: &Call<'_>, by: By) -> SyscallResult {
 fn list(call: &Call<'_>, by: By) -> SyscallResult {
     let place = place(call, by)?;
     // A file without attributes has none to list.
-    let names = match place.entry.node.extended() {
+    let node = &place.entry.node;
+    let mut names = match node.extended() {
         Some(extended) => extended.names(call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN))?,
         None => Vec::new(),
     };
+    hide_marks(&**node, &mut names);
     answer(call, &names, call.word(1), call.word(2))
+}
+
+/// Takes names out of a list that are marks of the file system.
+fn hide_marks(node: &dyn Inode, names: &mut Vec<u8>) {
+    let (mut at, mut kept) = (0, 0);
+    while let Some(length) = names[at..].iter().position(|&letter| letter == 0) {
+        let end = at + length + 1;
+        if node.shows_attribute(&names[at..end - 1]) {
+            names.copy_within(at..end, kept);
+            kept += end - at;
+        }
+        at = end;
+    }
+    names.truncate(kept);
 }
 
 fn remove(call: &Call<'_>, by: By) -> SyscallResult {
     let name = get_name(call)?;
     let place = place(call, by)?;
-    let extended = attributes(&place)?;
+    attributes(&place)?;
     if let Some(kind) = AclKind::of(&name) {
         return set_acl(call, &place, kind, &[]);
     }
     check(&place, &name, &call.thread.credentials(), Access::WRITE)?;
-    extended.remove(&name)?;
+    attributes(&place)?.get(&name)?;
+    place.entry.node.prepare_change()?;
+    attributes(&place)?.remove(&name)?;
     place.entry.node.change(&InodeChange::default())?;
     notify::report(&place.entry, linux::IN_ATTRIB);
     Ok(0.into())

@@ -170,6 +170,9 @@ fn wanted_group(
     let descriptor = i32::try_from(descriptor).ok().filter(|_| size >= CLONE_ARGS_BYTES);
     let open = call.thread.descriptors().get(descriptor.ok_or(Errno::EINVAL)?)?;
     let group = cgroupfs::group_of(&open).ok_or(Errno::EBADF)?;
+    if group.is_removed() {
+        return Err(Errno::ENOENT);
+    }
     let from = ControlGroup::of(&call.thread.process.control_group())?;
     if flags & u64::from(linux::CLONE_THREAD) != 0 && from.number != group.number {
         return Err(Errno::EOPNOTSUPP);

@@ -7,6 +7,7 @@ pub mod handles;
 pub mod kinds;
 pub mod namespace;
 pub mod others;
+pub mod overlay;
 pub mod propagation;
 
 use std::ffi::CString;

@@ -6,7 +6,8 @@ use linux_raw_sys::general as linux;
 
 use crate::cgroupfs;
 use crate::error::Errno;
-use crate::fs::Mount;
+use crate::fs::lookup::Walker;
+use crate::fs::{Mount, overlay};
 use crate::fs::inode::InodeChange;
 use crate::fs::tree::Tree;
 use crate::ipc::mqueue;
@@ -22,7 +23,7 @@ use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
 
 /// Whether there is a file system of this kind.
 pub(super) fn is_known(kind: &[u8]) -> bool {
-    matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue" | b"devpts" | b"cgroup2")
+    matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue" | b"devpts" | b"cgroup2" | b"overlay")
 }
 
 /// A mount of a new file system, or of the one that there is of its kind for the thread.
@@ -46,6 +47,14 @@ pub(super) fn make(
             let made = Tree::mount(kind, source, settings.permissions, settings.pages, flags)?;
             let (uid, gid) = (Some(settings.user), Some(settings.group));
             made.root.node.change(&InodeChange { uid, gid, ..InodeChange::default() })?;
+            made.file_system.set_owner(&owner);
+            return Ok(made);
+        }
+        b"overlay" => {
+            let (who, directories) = (thread.credentials(), thread.directories());
+            let (root, start) = (directories.root(), directories.working());
+            let walker = Walker { credentials: &who, root, start, thread: None };
+            let made = overlay::mount(source, options, flags, |path| walker.find(path))?;
             made.file_system.set_owner(&owner);
             return Ok(made);
         }
@@ -74,7 +83,7 @@ pub(super) fn make(
 fn owner(thread: &Thread, kind: &[u8], flags: u32) -> Result<Users, Errno> {
     let (who, namespaces) = (thread.credentials(), thread.namespaces());
     let owner = match kind {
-        b"tmpfs" | b"ramfs" | b"devpts" => who.users.clone(),
+        b"tmpfs" | b"ramfs" | b"devpts" | b"overlay" => who.users.clone(),
         b"mqueue" => namespaces.ipc.owner().clone(),
         b"proc" => pid_namespace::owner(&thread.process.pids),
         b"sysfs" => namespaces.network.owner().clone(),
