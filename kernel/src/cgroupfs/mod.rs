@@ -115,7 +115,8 @@ impl GroupNode {
     fn files(&self) -> impl Iterator<Item = (usize, &'static GroupFile)> + use<> {
         let (controllers, is_root) = (self.group.controllers(), self.group.is_root());
         FILES.iter().enumerate().filter(move |(_, file)| {
-            (!is_root || file.is_on_root) && (file.controller.is_empty() || controllers.contains(file.controller))
+            (!is_root || file.is_on_root)
+                && (file.controller.is_empty() || controllers.contains(file.controller))
         })
     }
 }
@@ -153,11 +154,7 @@ pub fn group_of(open: &OpenFile) -> Option<Arc<ControlGroup>> {
 ///
 /// # Errors
 /// `EACCES`, `ENODEV`, `ENOMEM`.
-pub fn check_move(
-    from: &Arc<ControlGroup>,
-    to: &Arc<ControlGroup>,
-    who: &Credentials,
-) -> Result<(), Errno> {
+pub fn check_move(from: &Arc<ControlGroup>, to: &Arc<ControlGroup>, who: &Credentials) -> Result<(), Errno> {
     let file = FILES.iter().find(|file| file.name == PROCESSES).ok_or(Errno::EIO)?;
     for group in [to, control_group::common(from, to)] {
         let node = GroupNode::directory(group)?.of_file(file)?;
@@ -236,12 +233,7 @@ impl Inode for GroupNode {
         Ok(())
     }
 
-    fn create(
-        &self,
-        this: &Arc<Dentry>,
-        name: &[u8],
-        creation: &Creation<'_>,
-    ) -> Result<Arc<Dentry>, Errno> {
+    fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
         match creation.contents {
             Contents::Directory if self.file.is_none() => {}
             Contents::Regular => return Err(Errno::EACCES),

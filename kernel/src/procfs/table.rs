@@ -2,9 +2,9 @@
 
 use crate::arch::MAX_CPUS;
 use crate::procfs::{
-    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth, StoreOwn, What,
-    coroutines, ipc, keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process,
-    processor, settings, sockets, system, usage, users,
+    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth,
+    StoreOwn, What, coroutines, ipc, keys, link, mounts, namespace, net, net_class, net_counts, net_settings,
+    node, process, processor, settings, sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {

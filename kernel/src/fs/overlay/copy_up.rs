@@ -112,8 +112,7 @@ fn make_copy(
         FileType::Socket => Contents::Socket,
         kind @ (FileType::Character | FileType::Block) => Contents::Device(kind, metadata.special),
     };
-    let creation =
-        Creation { contents, permissions: metadata.permissions, credentials: &Credentials::ROOT };
+    let creation = Creation { contents, permissions: metadata.permissions, credentials: &Credentials::ROOT };
     let made = work.node.create(work, &node.overlay.copy_name()?, &creation)?;
     let filled = fill(node, lower, &made, bytes.min(metadata.size), pace).and_then(|()| {
         made.node.change(&InodeChange {

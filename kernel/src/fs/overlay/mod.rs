@@ -14,6 +14,7 @@ mod copy_up;
 mod file;
 mod names;
 mod node;
+mod rename;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -6,12 +6,12 @@ use heddle_kernel_core::dir_index::Names;
 use heddle_kernel_core::fallible::push_reserved;
 
 use crate::error::Errno;
+use crate::fs::Dentry;
 use crate::fs::dentry::copy_name;
 use crate::fs::inode::{Contents, Creation, FileType, Inode, Listed, Rename};
 use crate::fs::overlay::copy_up::copy_up;
 use crate::fs::overlay::node::{LayerEntry, OverlayNode};
 use crate::fs::overlay::{Pace, is_whiteout, overlay_node};
-use crate::fs::Dentry;
 use crate::memory::fallible;
 use crate::process::Credentials;
 
@@ -59,7 +59,7 @@ impl Children {
         self.entries.get(name)?.upgrade()
     }
 
-    fn keep(&mut self, name: &[u8], entry: &Arc<Dentry>) -> Result<(), Errno> {
+    pub fn keep(&mut self, name: &[u8], entry: &Arc<Dentry>) -> Result<(), Errno> {
         // For each that comes, some that have gone are looked for.
         for _ in 0..4 {
             let Some((at, found, known)) = self.entries.after(self.sweep) else {
@@ -96,7 +96,7 @@ impl Children {
     }
 
     /// A name is gone. Lower layers that have not been looked at may have it.
-    fn hide(&mut self, name: &[u8]) {
+    pub fn hide(&mut self, name: &[u8]) {
         self.entries.remove(name);
         match self.listing.names.get_mut(name) {
             Some(known) => known.is_hidden = true,
@@ -112,7 +112,7 @@ struct Found {
 }
 
 /// The entry of a layer's directory under a name, if there is one.
-fn look(directory: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>, Errno> {
+pub(super) fn look(directory: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>, Errno> {
     match directory.node.lookup(directory, name) {
         Ok(entry) => Ok(Some(entry)),
         Err(Errno::ENOENT) => Ok(None),
@@ -121,7 +121,7 @@ fn look(directory: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>, Err
 }
 
 /// A number for a name without a node.
-const WHITEOUT: Creation<'static> = Creation {
+pub(super) const WHITEOUT: Creation<'static> = Creation {
     contents: Contents::Device(FileType::Character, 0),
     permissions: 0,
     credentials: &Credentials::ROOT,
@@ -166,7 +166,7 @@ impl OverlayNode {
     }
 
     /// Whether a lower layer would show a name if the upper one had none.
-    fn is_below(&self, name: &[u8]) -> Result<bool, Errno> {
+    pub(super) fn is_below(&self, name: &[u8]) -> Result<bool, Errno> {
         Ok(!self.lowers.is_empty() && self.find(name, true)?.is_some())
     }
 
@@ -304,8 +304,7 @@ impl OverlayNode {
         let covered = Covered::uncover(&upper, name)?;
         let made = upper.node.create(&upper, name, creation).inspect_err(|_| covered.cover_again(&upper))?;
         let is_directory = made.node.kind() == FileType::Directory;
-        let marked =
-            if is_directory && is_below { self.overlay.make_opaque(&made) } else { Ok(()) };
+        let marked = if is_directory && is_below { self.overlay.make_opaque(&made) } else { Ok(()) };
         let entered = marked
             .and_then(|()| Self::new(&self.overlay, Some(made.clone()), Vec::new()))
             .and_then(|node| self.enter(this, name, node));
@@ -316,7 +315,7 @@ impl OverlayNode {
         })
     }
 
-    fn show(&self, name: &[u8], entry: &Dentry) {
+    pub(super) fn show(&self, name: &[u8], entry: &Dentry) {
         let (inode, kind) = (entry.node.metadata().inode, entry.node.kind());
         self.children.lock().show(name, inode, kind);
     }
@@ -355,7 +354,7 @@ impl OverlayNode {
     }
 
     /// Whether the directory shows no name.
-    fn check_empty(&self) -> Result<(), Errno> {
+    pub(super) fn check_empty(&self) -> Result<(), Errno> {
         let mut pace = Pace::default();
         loop {
             pace.step(1)?;
@@ -389,7 +388,7 @@ impl OverlayNode {
     }
 
     /// The name of an entry that is in this directory still.
-    fn current_name(&self, entry: &Arc<Dentry>) -> Result<alloc::boxed::Box<[u8]>, Errno> {
+    pub(super) fn current_name(&self, entry: &Arc<Dentry>) -> Result<alloc::boxed::Box<[u8]>, Errno> {
         let name = entry.name()?;
         let known = self.children.lock().find(&name);
         if known.is_some_and(|known| Arc::ptr_eq(&known, entry)) { Ok(name) } else { Err(Errno::ENOENT) }
@@ -419,95 +418,30 @@ impl OverlayNode {
     }
 
     /// The entry of the upper layer for one of a node's names.
-    fn upper_in(&self, directory: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>, Errno> {
+    pub(super) fn upper_in(
+        &self,
+        directory: &Arc<Dentry>,
+        name: &[u8],
+    ) -> Result<Option<Arc<Dentry>>, Errno> {
         if self.is_upper() { look(directory, name) } else { Ok(None) }
     }
 
     /// A name of the node is gone.
-    fn lost_name(&self) {
+    pub(super) fn lost_name(&self) {
         if self.kind() == FileType::Directory || self.metadata().links == 0 || !self.is_upper() {
             self.marks.nameless();
         }
     }
 
-    pub(super) fn rename_name(
-        &self,
-        entry: &Arc<Dentry>,
-        to: &Arc<Dentry>,
-        name: &[u8],
-        how: Rename,
-    ) -> Result<(), Errno> {
-        let (node, target) = (overlay_node(&entry.node)?, overlay_node(&to.node)?);
-        if !Arc::ptr_eq(&target.overlay, &self.overlay) || node.is_fixed() {
-            return Err(Errno::EXDEV);
-        }
-        copy_up(&node, u64::MAX)?;
-        let (source_upper, target_upper) = (copy_up(self, u64::MAX)?, copy_up(&target, u64::MAX)?);
-        let other = match target.entry_of(to, name) {
-            Ok(other) => Some(other),
-            Err(Errno::ENOENT) => None,
-            Err(error) => return Err(error),
-        };
-        if let Some(other) = &other {
-            prepare_target(&node, other, how)?;
-        }
-        let from = entry.parent().ok_or(Errno::EINVAL)?;
-        let _changes = self.overlay.changes.lock_killably().ok_or(Errno::EINTR)?;
-        let old_name = self.current_name(entry)?;
-        if to.is_removed() {
-            return Err(Errno::ENOENT);
-        }
-        if to.is_at_or_below(entry) || other.as_ref().is_some_and(|other| from.is_at_or_below(other)) {
-            let is_circle = to.is_at_or_below(entry) || how == Rename::Exchange;
-            return Err(if is_circle { Errno::EINVAL } else { Errno::ENOTEMPTY });
-        }
-        let moving = Moving {
-            from: (self, &from, &source_upper, &old_name),
-            to: (&target, to, &target_upper, name),
-            entry,
-            node: &node,
-        };
-        match (other, how) {
-            (Some(_), Rename::Keep) => Err(Errno::EEXIST),
-            (None, Rename::Exchange) => Err(Errno::ENOENT),
-            (Some(other), Rename::Exchange) => moving.exchange(&other),
-            (Some(other), _) if moving.is_same(&other) => Ok(()),
-            (other, _) => moving.replace(other),
-        }
-    }
-
-    /// A directory that is not in the upper layer alone keeps its name.
-    fn is_fixed(&self) -> bool {
-        self.kind() == FileType::Directory && !self.lowers.is_empty()
-    }
-
     /// As [`OverlayNode::check_empty`] once that has looked at all layers, with the changes locked.
-    fn check_still_empty(&self) -> Result<(), Errno> {
+    pub(super) fn check_still_empty(&self) -> Result<(), Errno> {
         let is_empty = !self.children.lock().listing.names.iter().any(|(_, listed)| !listed.is_hidden);
         if is_empty { Ok(()) } else { Err(Errno::ENOTEMPTY) }
     }
 }
 
-/// What has to be so before the names are locked, where a rename finds its new name taken.
-fn prepare_target(node: &OverlayNode, other: &Arc<Dentry>, how: Rename) -> Result<(), Errno> {
-    let other = overlay_node(&other.node)?;
-    if how == Rename::Exchange {
-        if other.is_fixed() {
-            return Err(Errno::EXDEV);
-        }
-        return copy_up(&other, u64::MAX).map(drop);
-    }
-    match (node.kind() == FileType::Directory, other.kind() == FileType::Directory) {
-        _ if how == Rename::Keep => Err(Errno::EEXIST),
-        (true, false) => Err(Errno::ENOTDIR),
-        (false, true) => Err(Errno::EISDIR),
-        (true, true) => other.check_empty(),
-        (false, false) => Ok(()),
-    }
-}
-
 /// Removes what is left in a directory of the upper layer that shows no name.
-fn remove_whiteouts(directory: &Arc<Dentry>) -> Result<(), Errno> {
+pub(super) fn remove_whiteouts(directory: &Arc<Dentry>) -> Result<(), Errno> {
     let mut pace = Pace::default();
     loop {
         let mut first = None;
@@ -529,106 +463,22 @@ fn remove_whiteouts(directory: &Arc<Dentry>) -> Result<(), Errno> {
 }
 
 /// A whiteout that was taken away so that a name can be used.
-struct Covered<'a>(Option<&'a [u8]>);
+pub(super) struct Covered<'a>(Option<&'a [u8]>);
 
 impl<'a> Covered<'a> {
-    fn uncover(upper: &Arc<Dentry>, name: &'a [u8]) -> Result<Self, Errno> {
-        let Some(entry) = look(upper, name)?.filter(|entry| is_whiteout(entry)) else { return Ok(Self(None)) };
+    pub(super) fn uncover(upper: &Arc<Dentry>, name: &'a [u8]) -> Result<Self, Errno> {
+        let Some(entry) = look(upper, name)?.filter(|entry| is_whiteout(entry)) else {
+            return Ok(Self(None));
+        };
         upper.node.unlink(&entry)?;
         Ok(Self(Some(name)))
     }
 
     /// The name is not used after all.
-    fn cover_again(&self, upper: &Arc<Dentry>) {
+    pub(super) fn cover_again(&self, upper: &Arc<Dentry>) {
         // Without memory for that, the lower layer's shows.
         if let Some(name) = self.0 {
             let _ = upper.node.create(upper, name, &WHITEOUT);
         }
-    }
-}
-
-/// A place of a rename: the directory, its entry, its entry in the upper layer, and the name.
-type Place<'a> = (&'a OverlayNode, &'a Arc<Dentry>, &'a Arc<Dentry>, &'a [u8]);
-
-/// A rename, with the changes locked and all of it in the upper layer.
-struct Moving<'a> {
-    from: Place<'a>,
-    to: Place<'a>,
-    entry: &'a Arc<Dentry>,
-    node: &'a OverlayNode,
-}
-
-impl Moving<'_> {
-    /// Whether both are names of one file.
-    fn is_same(&self, other: &Arc<Dentry>) -> bool {
-        let Ok(other) = overlay_node(&other.node) else { return false };
-        match (self.node.upper.get(), other.upper.get()) {
-            (Some(one), Some(two)) => Arc::ptr_eq(&one.node, &two.node),
-            _ => false,
-        }
-    }
-
-    fn own(&self) -> Result<Arc<Dentry>, Errno> {
-        let (_, _, upper, name) = self.from;
-        look(upper, name)?.ok_or(Errno::ENOENT)
-    }
-
-    /// A directory that comes where a lower layer has one of its name hides that.
-    fn hide_below(&self, (directory, _, _, name): Place<'_>, moved: &Arc<Dentry>) -> Result<(), Errno> {
-        if moved.node.kind() == FileType::Directory && directory.is_below(name)? {
-            directory.overlay.make_opaque(moved)?;
-        }
-        Ok(())
-    }
-
-    fn replace(&self, other: Option<Arc<Dentry>>) -> Result<(), Errno> {
-        let (source, _, source_upper, old_name) = self.from;
-        let (target, to, target_upper, name) = self.to;
-        let (own, copied) = (self.own()?, copy_name(name)?);
-        let replaced = other.as_ref().map(|other| overlay_node(&other.node)).transpose()?;
-        if let Some(replaced) = replaced.as_ref().filter(|replaced| replaced.kind() == FileType::Directory) {
-            replaced.check_still_empty()?;
-            if let Some(emptied) = replaced.upper_in(target_upper, name)? {
-                remove_whiteouts(&emptied)?;
-            }
-        }
-        self.hide_below(self.to, &own)?;
-        let was_below = source.is_below(old_name)?;
-        let covered = Covered::uncover(target_upper, name)?;
-        let moved = source_upper.node.rename(&own, target_upper, name, Rename::Replace);
-        moved.inspect_err(|_| covered.cover_again(target_upper))?;
-        if was_below && source_upper.node.create(source_upper, old_name, &WHITEOUT).is_err() {
-            // Without the whiteout the lower file would be back: it all stays as it was, but for what was replaced.
-            let _ = target_upper.node.rename(&own, source_upper, old_name, Rename::Keep);
-            return Err(Errno::ENOMEM);
-        }
-        if let (Some(other), Some(replaced)) = (&other, &replaced) {
-            other.mark_removed();
-            replaced.lost_name();
-        }
-        source.children.lock().hide(old_name);
-        let before = self.entry.set_position(to.clone(), copied);
-        drop(before);
-        target.children.lock().keep(name, self.entry)?;
-        target.show(name, self.entry);
-        Ok(())
-    }
-
-    fn exchange(&self, other: &Arc<Dentry>) -> Result<(), Errno> {
-        let (source, from, source_upper, old_name) = self.from;
-        let (target, to, target_upper, name) = self.to;
-        let (own, theirs) = (self.own()?, look(target_upper, name)?.ok_or(Errno::ENOENT)?);
-        let names = (copy_name(name)?, copy_name(old_name)?);
-        self.hide_below(self.to, &own)?;
-        self.hide_below(self.from, &theirs)?;
-        source_upper.node.rename(&own, target_upper, name, Rename::Exchange)?;
-        let before =
-            (self.entry.set_position(to.clone(), names.0), other.set_position(from.clone(), names.1));
-        drop(before);
-        target.children.lock().keep(name, self.entry)?;
-        source.children.lock().keep(old_name, other)?;
-        target.show(name, self.entry);
-        source.show(old_name, other);
-        Ok(())
     }
 }

@@ -7,8 +7,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::inode::{
-    Creation, FileType, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename,
-    Statistics,
+    Creation, FileType, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics,
 };
 use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
@@ -83,7 +82,8 @@ impl OverlayNode {
     /// The node of the overlay's top.
     pub fn root(overlay: &Arc<Overlay>) -> Result<Arc<Self>, Errno> {
         let mut layers = overlay.layers.iter().enumerate();
-        let upper = if overlay.has_upper { layers.next().map(|(_, place)| place.entry.clone()) } else { None };
+        let upper =
+            if overlay.has_upper { layers.next().map(|(_, place)| place.entry.clone()) } else { None };
         let mut lowers = Vec::new();
         lowers.try_reserve_exact(overlay.layers.len()).map_err(|_| Errno::ENOMEM)?;
         layers.for_each(|(layer, place)| push_reserved(&mut lowers, top_of(layer, place)));
@@ -221,4 +221,3 @@ impl Inode for OverlayNode {
         file::open(self, opening)
     }
 }
-

@@ -164,8 +164,7 @@ impl ControlGroup {
             max_depth: u64::MAX,
             max_descendants: u64::MAX,
         };
-        let number =
-            if parent.is_none() { ROOT_NUMBER } else { NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
+        let number = if parent.is_none() { ROOT_NUMBER } else { NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
         let made = fallible::try_arc(Self {
             number,
             name: copy_name(name)?,

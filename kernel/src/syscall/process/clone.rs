@@ -94,7 +94,8 @@ pub fn clone(call: &mut Call<'_>) -> SyscallResult {
     }
     let flags = flags & !signal_bits;
     let pidfd = parent_tid;
-    let request = CloneRequest { flags, exit_signal, stack, parent_tid, child_tid, tls, pidfd, ..CloneRequest::NONE };
+    let request =
+        CloneRequest { flags, exit_signal, stack, parent_tid, child_tid, tls, pidfd, ..CloneRequest::NONE };
     start(call, request)
 }
 
@@ -123,8 +124,19 @@ pub fn clone3(call: &mut Call<'_>) -> SyscallResult {
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
         *word = u64::from_ne_bytes(*bytes);
     }
-    let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, set_tid, set_tid_size, group] =
-        words;
+    let [
+        flags,
+        pidfd,
+        child_tid,
+        parent_tid,
+        exit_signal,
+        stack,
+        stack_bytes,
+        tls,
+        set_tid,
+        set_tid_size,
+        group,
+    ] = words;
     let old = u64::from(linux::CLONE_DETACHED | linux::CSIGNAL);
     let is_unsupported =
         flags & old != 0 || (set_tid != 0) != (set_tid_size != 0) || set_tid_size > DEPTH_MAX;
@@ -567,4 +579,3 @@ fn make(
     }
     Ok(child)
 }
-

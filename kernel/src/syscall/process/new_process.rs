@@ -47,7 +47,10 @@ pub(super) fn numbers(
 }
 
 /// The actions of signals in the child, those of its parent unless the flags say otherwise.
-pub(super) fn child_actions(parent: &Arc<Thread>, request: &CloneRequest) -> Result<Arc<SpinLock<Actions>>, Errno> {
+pub(super) fn child_actions(
+    parent: &Arc<Thread>,
+    request: &CloneRequest,
+) -> Result<Arc<SpinLock<Actions>>, Errno> {
     let actions = parent.process.actions();
     if request.has(linux::CLONE_SIGHAND) {
         return Ok(actions);

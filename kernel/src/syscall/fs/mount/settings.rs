@@ -6,10 +6,10 @@ use linux_raw_sys::general as linux;
 
 use crate::cgroupfs;
 use crate::error::Errno;
-use crate::fs::lookup::Walker;
-use crate::fs::{Mount, overlay};
 use crate::fs::inode::InodeChange;
+use crate::fs::lookup::Walker;
 use crate::fs::tree::Tree;
+use crate::fs::{Mount, overlay};
 use crate::ipc::mqueue;
 use crate::ipc::namespace::IpcNamespace;
 use crate::net::namespace::NetNamespace;
