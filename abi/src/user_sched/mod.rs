@@ -2,6 +2,7 @@
 //! side writes what, in which order, and what the kernel believes.
 //!
 //! - [`SystemPage`]: one for the machine, read-only to programs.
+//! - [`TimePage`]: one for each time namespace, read-only to programs.
 //! - [`ProcessPages`]: one for each program, which it may write: its ready levels, a record per executor thread.
 //! - [`calls`]: Heddle's own system calls for executor threads; asynchronous calls have a module of their own.
 //! - [`levels`]: the meaning of the 64 levels for a program.
@@ -10,12 +11,14 @@ pub mod calls;
 pub mod levels;
 mod process;
 mod system;
+mod time_page;
 
 pub use process::{
     CoroutineInfo, CoroutineTable, EXECUTORS_MAX, ExecutorRecord, PENDING_COMPLETION, PENDING_KICK,
     PENDING_SPARE, ProcessHeader, ProcessPages, RUNNING_NONE, RUNNING_RESERVE, state,
 };
 pub use system::{CPU_SEGMENT, Clock, SystemPage};
+pub use time_page::TimePage;
 
 #[cfg(not(heddle_loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64};

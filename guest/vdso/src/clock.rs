@@ -1,12 +1,13 @@
 //! Linux's functions of the vDSO: the time, and which processor this is.
 //!
 //! The clock is the processor's counter, scaled by two words of the system page that never change while programs run;
-//! the time of day is ahead of it by one word. So no reading can see half of a change, and none waits or retries. All
-//! processors have the same counter, so the monotonic clock is one clock.
+//! the time of day is ahead of it by one word, and a time namespace's clocks by words of the time page. So no reading can
+//! see half of a change, and none waits or retries. All processors have the same counter, so the monotonic clock is one
+//! clock.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use heddle_abi::user_sched::Clock;
+use heddle_abi::user_sched::{Clock, TimePage};
 
 use crate::arch;
 
@@ -57,26 +58,28 @@ pub struct TimeZone {
 
 /// A clock's time in nanoseconds; `None` for a clock that only the kernel knows.
 #[inline(always)]
-fn read(clock: &Clock, id: i32, counter: impl FnOnce() -> u64) -> Option<u64> {
-    let is_realtime = match id {
-        MONOTONIC | MONOTONIC_RAW | MONOTONIC_COARSE | BOOTTIME => false,
-        REALTIME | REALTIME_COARSE => true,
+fn read(clock: &Clock, page: &TimePage, id: i32, counter: impl FnOnce() -> u64) -> Option<u64> {
+    let ahead = match id {
+        MONOTONIC | MONOTONIC_RAW | MONOTONIC_COARSE => &page.monotonic_offset,
+        BOOTTIME => &page.boottime_offset,
+        REALTIME | REALTIME_COARSE => &clock.realtime_offset,
         _ => return None,
     };
     let time_ns = heddle_abi::protocol::monotonic_ns(clock, counter)?;
-    Some(if is_realtime { time_ns.wrapping_add(clock.realtime_offset.load(Relaxed)) } else { time_ns })
+    Some(time_ns.wrapping_add(ahead.load(Relaxed)))
 }
 
 #[inline(always)]
 fn here(id: i32) -> Option<u64> {
-    read(&arch::system_page().clock, id, arch::counter)
+    read(&arch::system_page().clock, arch::time_page(), id, arch::counter)
 }
 
-/// The monotonic clock in nanoseconds; 0 if only the kernel knows it.
+/// The monotonic clock of the first time namespace, by which the scheduler counts, in nanoseconds; 0 if only the kernel
+/// knows it.
 #[inline(always)]
 #[must_use]
 pub fn monotonic_now() -> u64 {
-    here(MONOTONIC).unwrap_or(0)
+    heddle_abi::protocol::monotonic_ns(&arch::system_page().clock, arch::counter).unwrap_or(0)
 }
 
 /// clock_gettime(2).
@@ -182,21 +185,33 @@ pub unsafe extern "C" fn __vdso_getcpu(cpu: *mut u32, node: *mut u32, cache: *mu
 mod tests {
     use super::{BOOTTIME, MONOTONIC, REALTIME, read};
     use core::sync::atomic::Ordering::Relaxed;
-    use heddle_abi::user_sched::SystemPage;
+    use heddle_abi::user_sched::{SystemPage, TimePage};
 
     #[test]
     fn the_counter_is_scaled() {
         let page = SystemPage::new();
-        assert_eq!(read(&page.clock, MONOTONIC, || 7), None);
+        assert_eq!(read(&page.clock, &TimePage::new(), MONOTONIC, || 7), None);
         page.clock.base.store(1_000, Relaxed);
         // Two counts a nanosecond.
         page.clock.scale.store(1 << 31, Relaxed);
         page.clock.realtime_offset.store(5_000_000_000, Relaxed);
-        assert_eq!(read(&page.clock, MONOTONIC, || 3_000), Some(1_000));
-        assert_eq!(read(&page.clock, BOOTTIME, || 3_001), Some(1_000));
-        assert_eq!(read(&page.clock, REALTIME, || 3_002), Some(5_000_001_001));
+        assert_eq!(read(&page.clock, &TimePage::new(), MONOTONIC, || 3_000), Some(1_000));
+        assert_eq!(read(&page.clock, &TimePage::new(), BOOTTIME, || 3_001), Some(1_000));
+        assert_eq!(read(&page.clock, &TimePage::new(), REALTIME, || 3_002), Some(5_000_001_001));
         // Long after the product has left 64 bits.
-        assert_eq!(read(&page.clock, MONOTONIC, || 1_000 + (1 << 60)), Some(1 << 59));
+        assert_eq!(read(&page.clock, &TimePage::new(), MONOTONIC, || 1_000 + (1 << 60)), Some(1 << 59));
+    }
+
+    #[test]
+    fn a_namespace_has_offsets() {
+        let (page, time) = (SystemPage::new(), TimePage::new());
+        page.clock.scale.store(1 << 32, Relaxed);
+        page.clock.realtime_offset.store(5, Relaxed);
+        time.monotonic_offset.store((-30_i64) as u64, Relaxed);
+        time.boottime_offset.store(70, Relaxed);
+        assert_eq!(read(&page.clock, &time, MONOTONIC_COARSE, || 100), Some(70));
+        assert_eq!(read(&page.clock, &time, BOOTTIME, || 100), Some(170));
+        assert_eq!(read(&page.clock, &time, REALTIME, || 100), Some(105));
     }
 
     #[test]
@@ -204,7 +219,7 @@ mod tests {
         let page = SystemPage::new();
         page.clock.scale.store(1 << 32, Relaxed);
         for id in [2, 3, 8, 11, -1, i32::MAX] {
-            assert_eq!(read(&page.clock, id, || 0), None, "{id}");
+            assert_eq!(read(&page.clock, &TimePage::new(), id, || 0), None, "{id}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-use heddle_abi::user_sched::SystemPage;
+use heddle_abi::user_sched::{SystemPage, TimePage};
 
 /// The system page, which the kernel maps before the object's first page.
 #[inline(always)]
@@ -22,6 +22,27 @@ pub fn system_page() -> &'static SystemPage {
 #[cfg(not(heddle_vdso))]
 pub fn system_page() -> &'static SystemPage {
     static NONE: SystemPage = SystemPage::new();
+    &NONE
+}
+
+/// The page of the time namespace, which the kernel maps before the system page.
+#[inline(always)]
+#[cfg(heddle_vdso)]
+pub fn time_page() -> &'static TimePage {
+    let page: *const TimePage;
+    // SAFETY: as in `system_page`.
+    unsafe {
+        asm!("lea {}, [rip + __ehdr_start - 8192]", out(reg) page, options(pure, nomem, nostack, preserves_flags));
+    }
+    // SAFETY: the kernel maps the page there, for as long as the object.
+    unsafe { &*page }
+}
+
+/// Elsewhere than in the object itself there is no page: its functions ask the system.
+#[inline(always)]
+#[cfg(not(heddle_vdso))]
+pub fn time_page() -> &'static TimePage {
+    static NONE: TimePage = TimePage::new();
     &NONE
 }
 

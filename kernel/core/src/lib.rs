@@ -29,6 +29,7 @@
 //! - [`signal_state`]: signals and job control of a thread group: which thread takes a signal, which stop, how the
 //!   group ends.
 //! - [`sysv_ipc`]: System V's semaphores, message queues and identifiers.
+//! - [`time_offsets`]: the offsets of a time namespace.
 //! - [`timer_wheel`]: the timers of a processor.
 //! - [`tlb`]: translations that other processors must drop, and when they have: shootdowns, tags, shared leaf tables.
 //! - [`uring`]: the layout of `io_uring`, and the entries that programs submit.
@@ -71,6 +72,7 @@ pub mod seccomp;
 pub mod signal;
 pub mod signal_state;
 pub mod sysv_ipc;
+pub mod time_offsets;
 pub mod timer_wheel;
 pub mod tlb;
 pub mod uring;

@@ -18,9 +18,12 @@ use crate::fs::lookup::LookupFlags;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection, SpaceLayout};
 use crate::memory::{Space, SpaceKind, fallible, values as user};
+use crate::process::namespaces::Namespaces;
 use crate::process::privilege::ProgramIdentity;
 use crate::process::thread_group::ProcessLayout;
-use crate::process::{ExitStatus, Resource, Thread, credential_set, executable, futex, privilege, table};
+use crate::process::{
+    ExitStatus, Resource, Thread, credential_set, executable, futex, privilege, table, time_namespace,
+};
 use crate::sync::SpinLock;
 use crate::wait::node::WaitKind;
 use crate::{arch, user_sched};
@@ -186,7 +189,8 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
         (Some(loader), Some(loader_base)) => loader_base.wrapping_add(loader.image.entry as usize),
         _ => base.wrapping_add(program.image.entry as usize),
     };
-    let places = user_sched::map(&space).await?;
+    let clock = time_namespace::pages(&thread.namespaces().times_of_children)?;
+    let places = user_sched::map(&space, clock).await?;
     let mut auxiliary = auxiliary(&program, base, loader_base.unwrap_or(0), &identity);
     auxiliary.vdso = places.object as u64;
     auxiliary.system_page = places.system as u64;
@@ -388,6 +392,7 @@ fn take_over_pid(thread: &Arc<Thread>) {
 /// Memory that the change to a new program needs, allocated before anything is changed.
 pub struct Prepared {
     actions: Arc<SpinLock<heddle_kernel_core::signal::Actions>>,
+    namespaces: Arc<Namespaces>,
 }
 
 /// Gets the memory for [`commit`].
@@ -398,7 +403,7 @@ pub fn prepare(thread: &Thread) -> Result<Prepared, Errno> {
     let mut actions = fallible::try_box(thread.process.actions().lock().clone())?;
     actions.exec();
     let actions = fallible::try_arc(SpinLock::new(*actions))?;
-    Ok(Prepared { actions })
+    Ok(Prepared { actions, namespaces: thread.namespaces().with_new_times()? })
 }
 
 /// Gives the only thread that is left descriptors of its own, if another process shares them. The other threads of its
@@ -427,6 +432,7 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     process.set_barriers(0);
     crate::process::exit::release_space(thread).await;
     drop(thread.set_space(loaded.space));
+    thread.set_namespaces(prepared.namespaces);
     process.drop_program_keys();
     thread.descriptors().close(process.pid, |close_on_exec| close_on_exec).await;
     crate::process::timers::clear(process, true);

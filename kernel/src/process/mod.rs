@@ -41,6 +41,7 @@ mod status;
 pub mod table;
 pub mod thread;
 mod thread_group;
+pub mod time_namespace;
 pub mod timers;
 pub mod trace;
 pub mod user_namespace;

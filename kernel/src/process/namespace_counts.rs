@@ -27,9 +27,10 @@ pub enum NamespaceKind {
     Network,
     Groups,
     Pids,
+    Times,
 }
 
-const KINDS: usize = 7;
+const KINDS: usize = 8;
 /// The limit of the first user namespace, for each of its users.
 const FIRST_MAX: u32 = 32_768;
 
@@ -49,7 +50,16 @@ static FIRST: NamespaceLimits = NamespaceLimits::new(FIRST_MAX);
 impl NamespaceLimits {
     pub(super) const fn new(max: u32) -> Self {
         Self {
-            max: [limit(max), limit(max), limit(max), limit(max), limit(max), limit(max), limit(max)],
+            max: [
+                limit(max),
+                limit(max),
+                limit(max),
+                limit(max),
+                limit(max),
+                limit(max),
+                limit(max),
+                limit(max),
+            ],
             makers: SpinLock::new(Vec::new()),
         }
     }

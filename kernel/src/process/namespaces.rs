@@ -13,6 +13,7 @@ use crate::process::control_group::Groups;
 use crate::process::host_name::UtsNamespace;
 use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
 use crate::process::pid_namespace::{self, PidNamespace, Pids};
+use crate::process::time_namespace::{self, TimeNamespace, Times};
 use crate::process::user_namespace::Users;
 use crate::process::{Credentials, Process};
 
@@ -72,6 +73,10 @@ pub struct Namespaces {
     pub groups: Arc<CgroupNamespace>,
     /// Numbers of the processes that the thread makes; its own are in the namespace of its process.
     pub pids: Pids,
+    /// Offsets of clocks.
+    pub times: Times,
+    /// Those of the processes that the thread makes, and of the next program.
+    pub times_of_children: Times,
 }
 
 /// The first ones of IPC and of networks.
@@ -85,7 +90,8 @@ impl Namespaces {
         | linux::CLONE_NEWIPC
         | linux::CLONE_NEWNET
         | linux::CLONE_NEWCGROUP
-        | linux::CLONE_NEWPID;
+        | linux::CLONE_NEWPID
+        | linux::CLONE_NEWTIME;
     /// The flags that setns(2) and unshare(2) take, with that of user namespaces, which credentials carry.
     pub const KINDS_AND_USERS: u32 = Self::KINDS | linux::CLONE_NEWUSER;
 
@@ -104,7 +110,8 @@ impl Namespaces {
             let [ipc, network] = FIRST_UPPER.get().ok_or(Errno::ENODEV)?.clone();
             let names = fallible::try_arc(UtsNamespace::first()?)?;
             let groups = CgroupNamespace::new(CgroupNamespace::FIRST_NUMBER, None, &Credentials::ROOT)?;
-            fallible::try_arc(Self { mounts, names, ipc, network, groups, pids: None })
+            let (pids, times, times_of_children) = (None, None, None);
+            fallible::try_arc(Self { mounts, names, ipc, network, groups, pids, times, times_of_children })
         })
     }
 
@@ -144,6 +151,30 @@ impl Namespaces {
         };
         let mounts =
             if has(linux::CLONE_NEWNS) { self.mounts.copy(maker, directories)? } else { self.mounts.clone() };
-        fallible::try_arc(Self { mounts, names, ipc, network, groups, pids })
+        let times = self.times.clone();
+        let times_of_children = if has(linux::CLONE_NEWTIME) {
+            Some(TimeNamespace::new(&self.times_of_children, maker)?)
+        } else {
+            self.times_of_children.clone()
+        };
+        fallible::try_arc(Self { mounts, names, ipc, network, groups, pids, times, times_of_children })
+    }
+    /// Whether processes that the thread makes have other clocks.
+    #[must_use]
+    pub fn changes_times(&self) -> bool {
+        !time_namespace::is_same(&self.times, &self.times_of_children)
+    }
+
+    /// These for somebody who begins with the clocks that were chosen for children.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn with_new_times(self: Arc<Self>) -> Result<Arc<Self>, Errno> {
+        if !self.changes_times() {
+            return Ok(self);
+        }
+        // Its offsets stay from now on.
+        time_namespace::pages(&self.times_of_children)?;
+        fallible::try_arc(Self { times: self.times_of_children.clone(), ..(*self).clone() })
     }
 }

@@ -160,6 +160,11 @@ impl Timer {
         fallible::try_arc(Self { process, id, clock, notice, state: SpinLock::new(state) })
     }
 
+    /// The clock it was made for.
+    pub const fn clock(&self) -> &TimerClock {
+        &self.clock
+    }
+
     /// Interval and time left in nanoseconds; 0 left when disarmed.
     pub fn get(&self) -> (u64, u64) {
         let now = self.clock.now_ns();

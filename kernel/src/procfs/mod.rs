@@ -4,6 +4,7 @@
 //! The tree is a table: an [`Item`] says what a name is, and a [`ProcNode`] is an item applied to a [`Subject`], the
 //! process or thread that the path went through.
 
+mod clocks;
 mod coroutines;
 mod file;
 mod ipc;

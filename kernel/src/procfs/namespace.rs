@@ -13,6 +13,7 @@ use crate::process::Thread;
 use crate::process::host_name::UtsNamespace;
 use crate::process::namespaces::{CgroupNamespace, UpperNamespace};
 use crate::process::pid_namespace::{self, Pids, is_below};
+use crate::process::time_namespace::{self, Times};
 use crate::process::user_namespace::{self, Users, is_within};
 use crate::procfs::{Subject, Text, at, link};
 
@@ -41,6 +42,8 @@ pub enum Namespace {
     Groups(Arc<CgroupNamespace>),
     /// Numbers of processes.
     Pids(Pids),
+    /// Offsets of clocks.
+    Times(Times),
     /// Numbers of users, and what capabilities count towards.
     Users(Users),
 }
@@ -56,6 +59,7 @@ impl Namespace {
             Self::Network(_) => linux::CLONE_NEWNET,
             Self::Groups(_) => linux::CLONE_NEWCGROUP,
             Self::Pids(_) => linux::CLONE_NEWPID,
+            Self::Times(_) => linux::CLONE_NEWTIME,
             Self::Users(_) => linux::CLONE_NEWUSER,
         }
     }
@@ -67,6 +71,7 @@ impl Namespace {
             Self::Ipc(namespace) | Self::Network(namespace) => namespace.number(),
             Self::Groups(namespace) => namespace.number,
             Self::Pids(pids) => pid_namespace::number(pids),
+            Self::Times(times) => time_namespace::number(times),
             Self::Users(users) => user_namespace::number(users),
         }
     }
@@ -79,6 +84,7 @@ impl Namespace {
             Self::Network(_) => "net",
             Self::Groups(_) => "cgroup",
             Self::Pids(_) => "pid",
+            Self::Times(_) => "time",
             Self::Users(_) => "user",
         }
     }
@@ -97,6 +103,7 @@ impl Namespace {
             Self::Ipc(namespace) | Self::Network(namespace) => Some(namespace.owner().clone()),
             Self::Groups(namespace) => Some(namespace.owner().clone()),
             Self::Pids(pids) => Some(pid_namespace::owner(pids)),
+            Self::Times(times) => Some(time_namespace::owner(times)),
             Self::Users(users) => users.as_ref().map(|users| users.parent.clone()),
         }
     }
@@ -159,6 +166,19 @@ pub(super) fn pids_of_children(subject: &Subject, viewer: Option<&Arc<Thread>>) 
         return Err(Errno::ENOENT);
     }
     Namespace::Pids(pids).place()
+}
+
+/// `/proc/PID/ns/time`.
+pub(super) fn times(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    Namespace::Times(link::check(subject, viewer)?.namespaces().times.clone()).place()
+}
+
+/// `/proc/PID/ns/time_for_children`.
+pub(super) fn times_of_children(
+    subject: &Subject,
+    viewer: Option<&Arc<Thread>>,
+) -> Result<LinkTarget, Errno> {
+    Namespace::Times(link::check(subject, viewer)?.namespaces().times_of_children.clone()).place()
 }
 
 /// `/proc/PID/ns/user`.

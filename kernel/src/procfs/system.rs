@@ -1,16 +1,16 @@
 //! Files of `/proc` about the machine.
 
-use crate::arch::time::now_ns;
 use crate::arch::{MAX_CPUS, cpu, features, interrupt};
 use crate::boot::{RELEASE, VERSION};
 use crate::error::Errno;
 use crate::fs::tree;
 use crate::memory::{counters, frame, heap, isolation};
-use crate::process::{control_group, dump, load, table};
+use crate::process::namespaces::Namespaces;
+use crate::process::{Credentials, control_group, dump, load, table, time_namespace};
 use crate::procfs::{Subject, Text};
 use crate::sched;
 use crate::sched::usage::{self, CpuUsage};
-use crate::time::{NS_PER_SECOND, clock_ticks};
+use crate::time::{Clock, NS_PER_SECOND, clock_ticks};
 
 const KIB_PER_FRAME: usize = 4;
 
@@ -133,10 +133,10 @@ fn own_interrupts(name: &str, taken: fn(usize) -> u64, meaning: &str, text: &mut
     text.line(format_args!("  {meaning}\n"))
 }
 
-pub fn uptime(_: &Subject, text: &mut Text) -> Shown {
+pub fn uptime(own: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
     let idle = (0..cpu::count()).map(|number| usage::of_cpu(number).idle_ns).sum();
     let hundredths = |nanoseconds: u64| nanoseconds % NS_PER_SECOND / 10_000_000;
-    for (nanoseconds, end) in [(now_ns(), ' '), (idle, '\n')] {
+    for (nanoseconds, end) in [(time_namespace::now_ns(&own.times, Clock::Boottime), ' '), (idle, '\n')] {
         text.line(format_args!("{}.{:02}{end}", nanoseconds / NS_PER_SECOND, hundredths(nanoseconds)))?;
     }
     Ok(())

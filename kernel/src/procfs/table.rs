@@ -3,8 +3,8 @@
 use crate::arch::MAX_CPUS;
 use crate::procfs::{
     Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth,
-    StoreOwn, What, coroutines, ipc, keys, link, mounts, namespace, net, net_class, net_counts, net_settings,
-    node, process, processor, settings, sockets, system, usage, users,
+    StoreOwn, What, clocks, coroutines, ipc, keys, link, mounts, namespace, net, net_class, net_counts,
+    net_settings, node, process, processor, settings, sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -99,7 +99,7 @@ static ROOT_ITEMS: &[Item] = &[
     text(b"partitions", settings::partitions),
     text(b"stat", system::statistics),
     text(b"swaps", settings::swap),
-    text(b"uptime", system::uptime),
+    own(b"uptime", system::uptime),
     text(b"version", system::version),
     text(b"vmstat", system::virtual_memory),
     directory(b"heddle", What::Directory(HEDDLE_ITEMS)),
@@ -152,6 +152,7 @@ static SYS_USER_ITEMS: &[Item] = &[
     writable_seen(b"max_mnt_namespaces", users::mounts_max, users::set_mounts_max),
     writable_seen(b"max_net_namespaces", users::networks_max, users::set_networks_max),
     writable_seen(b"max_pid_namespaces", users::pids_max, users::set_pids_max),
+    writable_seen(b"max_time_namespaces", users::times_max, users::set_times_max),
     writable_seen(b"max_user_namespaces", users::users_max, users::set_users_max),
     writable_seen(b"max_uts_namespaces", users::names_max, users::set_names_max),
 ];
@@ -264,6 +265,7 @@ static PROCESS_ITEMS: &[Item] = &[
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
+    controlled(b"timens_offsets", clocks::offsets, clocks::set_offsets),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
     writable_map(b"projid_map", users::project_map, users::set_project_map),
     writable_seen(b"setgroups", users::groups, users::set_groups),
@@ -319,6 +321,8 @@ static NAMESPACE_ITEMS: &[Item] = &[
     link(b"net", namespace::network),
     link(b"pid", namespace::pids),
     link(b"pid_for_children", namespace::pids_of_children),
+    link(b"time", namespace::times),
+    link(b"time_for_children", namespace::times_of_children),
     link(b"user", namespace::users),
     link(b"uts", namespace::names),
 ];

@@ -117,4 +117,5 @@ maxima! {
     names_max set_names_max Names;
     networks_max set_networks_max Network;
     pids_max set_pids_max Pids;
+    times_max set_times_max Times;
 }

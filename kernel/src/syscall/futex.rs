@@ -63,7 +63,7 @@ fn wait(call: &mut Call<'_>, expected: u32, bitset: u32, timeout: Timeout) -> Sy
             let time = read_timespec(&space, address)?;
             match timeout {
                 Timeout::Relative => Deadline::after(Some(time)),
-                Timeout::Absolute(clock) => Deadline::at(clock, time),
+                Timeout::Absolute(clock) => Deadline::at(clock, call.thread.clock_moment(clock, time)),
             }
         }
     };
@@ -74,7 +74,10 @@ fn wait(call: &mut Call<'_>, expected: u32, bitset: u32, timeout: Timeout) -> Sy
 fn absolute(call: &Call<'_>, clock: Clock) -> TryResult<Deadline> {
     Ok(match call.word(3) {
         0 => Deadline::NEVER,
-        address => Deadline::at(clock, read_timespec(&call.thread.space(), address)?),
+        address => {
+            let time = read_timespec(&call.thread.space(), address)?;
+            Deadline::at(clock, call.thread.clock_moment(clock, time))
+        }
     })
 }
 

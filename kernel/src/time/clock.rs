@@ -16,6 +16,8 @@ pub enum Clock {
     Realtime,
     /// Since the start; never set.
     Monotonic,
+    /// The same, since the machine is never suspended. In a time namespace it has an offset of its own.
+    Boottime,
 }
 
 /// The offset of the time of day that clock_settime(2) has set.
@@ -26,7 +28,7 @@ impl Clock {
     #[must_use]
     pub fn now_ns(self) -> u64 {
         match self {
-            Self::Monotonic => now_ns(),
+            Self::Monotonic | Self::Boottime => now_ns(),
             Self::Realtime => now_ns().wrapping_add(Self::realtime_offset_ns()),
         }
     }
@@ -63,7 +65,7 @@ impl Deadline {
     #[must_use]
     pub fn at(clock: Clock, time_ns: u64) -> Self {
         match clock {
-            Clock::Monotonic => Self(time_ns),
+            Clock::Monotonic | Clock::Boottime => Self(time_ns),
             Clock::Realtime => Self(time_ns.saturating_sub(Clock::realtime_offset_ns())),
         }
     }

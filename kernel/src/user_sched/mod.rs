@@ -1,9 +1,9 @@
 //! The shared scheduler: programs see the kernel's ready work, and the kernel sees theirs. The protocol is in
 //! `docs/SHARED-SCHEDULER.md`; the programs' executor threads are in `process::executor`.
 //!
-//! - [`object`]: the vDSO and the system page, mapped into every program.
+//! - [`object`]: the vDSO, the system page and the page of the time namespace, mapped into every program.
 //! - `memory::process_pages`: the pages of a process.
 
 mod object;
 
-pub use crate::user_sched::object::map;
+pub use crate::user_sched::object::{clock, first_clock, map};

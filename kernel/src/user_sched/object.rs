@@ -2,13 +2,16 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem::offset_of;
+
+use heddle_abi::user_sched::TimePage;
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::process_pages::Pages;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection, Space};
-use crate::memory::{MapSource, PageRef, fallible};
+use crate::memory::{FrameRef, MapSource, PageRef, fallible};
 use crate::time::system_page;
 
 /// The object, at a page boundary and padded to whole pages by the build script.
@@ -17,20 +20,45 @@ struct Aligned<T: ?Sized>(T);
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/vdso.bin")));
 
-/// The system page as something to map. It can't be made writable.
-struct SystemSource;
+/// The page of the first time namespace.
+static FIRST_TIME: TimePage = TimePage::new();
 
-impl MapSource for SystemSource {
+/// The page of a time namespace and the system page as something to map. They can't be made writable.
+struct ClockSource {
+    time: PageRef,
+}
+
+impl MapSource for ClockSource {
     fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
-        if index != 0 || write {
-            return Err(Errno::EACCES);
+        match index {
+            0 if !write => Ok(self.time.clone()),
+            1 if !write => Ok(PageRef::of_kernel(&raw const system_page::PAGE)),
+            _ => Err(Errno::EACCES),
         }
-        Ok(PageRef::of_kernel(&raw const system_page::PAGE))
     }
 
     fn path(&self) -> Option<Vec<u8>> {
         fallible::try_to_vec(b"[vvar]").ok()
     }
+}
+
+/// The pages that a program of the first time namespace maps.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn first_clock() -> Result<Arc<dyn MapSource>, Errno> {
+    source(&FIRST_CLOCK, ClockSource { time: PageRef::of_kernel(&raw const FIRST_TIME) })
+}
+
+/// The pages that a program of another one maps, with its offsets.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn clock(monotonic_offset: u64, boottime_offset: u64) -> Result<Arc<dyn MapSource>, Errno> {
+    let frame = FrameRef::allocate_zeroed()?;
+    frame.write(offset_of!(TimePage, monotonic_offset), &monotonic_offset.to_ne_bytes());
+    frame.write(offset_of!(TimePage, boottime_offset), &boottime_offset.to_ne_bytes());
+    Ok(fallible::try_arc(ClockSource { time: PageRef::Counted(frame) })?)
 }
 
 /// The object as something to map. A program that makes it writable, a debugger say, gets copies.
@@ -66,13 +94,13 @@ pub struct Places {
     pub process: usize,
 }
 
-/// Maps the process's own pages, the system page and, behind it, the vDSO into a new space.
+/// Maps the process's own pages, the clock's and the system page and, behind it, the vDSO into a new space.
 ///
 /// # Errors
 /// `ENOMEM`.
-pub async fn map(space: &Arc<Space>) -> Result<Places, Errno> {
+pub async fn map(space: &Arc<Space>, clock: Arc<dyn MapSource>) -> Result<Places, Errno> {
     // A reservation finds room for all of it.
-    let length = Pages::BYTES + PAGE_SIZE + OBJECT.0.len();
+    let length = Pages::BYTES + 2 * PAGE_SIZE + OBJECT.0.len();
     let mut request = MapRequest::anonymous(Placement::Any, length);
     let process = space.map(request.clone()).await?;
     let pages = Pages::new(process)?;
@@ -82,13 +110,13 @@ pub async fn map(space: &Arc<Space>) -> Result<Places, Errno> {
     request.object = Object::Source(pages.clone());
     space.map(request.clone()).await?;
     space.set_pages(pages);
-    let system = process + Pages::BYTES;
     request.protection = Protection::READ;
-    request.placement = Placement::Fixed(system);
-    request.length = PAGE_SIZE;
+    request.placement = Placement::Fixed(process + Pages::BYTES);
+    request.length = 2 * PAGE_SIZE;
     request.flags = Flags::SHARED | Flags::NEVER_WRITABLE;
-    request.object = Object::Source(source(&SYSTEM_SOURCE, SystemSource)?);
+    request.object = Object::Source(clock);
     space.map(request.clone()).await?;
+    let system = process + Pages::BYTES + PAGE_SIZE;
     let object = system + PAGE_SIZE;
     request.placement = Placement::Fixed(object);
     request.length = OBJECT.0.len();
@@ -102,7 +130,7 @@ pub async fn map(space: &Arc<Space>) -> Result<Places, Errno> {
 /// One object for all programs, made when the first one needs it.
 type Shared = spin::Once<Arc<dyn MapSource>>;
 
-static SYSTEM_SOURCE: Shared = Shared::new();
+static FIRST_CLOCK: Shared = Shared::new();
 static OBJECT_SOURCE: Shared = Shared::new();
 
 fn source(place: &Shared, source: impl MapSource + 'static) -> Result<Arc<dyn MapSource>, Errno> {

@@ -114,6 +114,7 @@ const FAMILIES: &[&[Test]] = &[
     namespaces::pid::TESTS,
     namespaces::pid_views::TESTS,
     namespaces::rights::TESTS,
+    namespaces::time::TESTS,
     namespaces::users::TESTS,
     thread::TESTS,
     page_map::TESTS,

@@ -150,13 +150,13 @@ impl Pace {
 
 /// An entry for something that must be a directory.
 fn directory(place: Path) -> Result<Path, Errno> {
-    if place.entry.node.kind() == FileType::Directory { Ok(place) } else { Err(Errno::ENOTDIR) }
+    if place.entry.node.kind() == FileType::Directory { Ok(place) } else { Err(Errno::EINVAL) }
 }
 
 /// A mount of the overlay that the options describe, whose paths `find` finds.
 ///
 /// # Errors
-/// `EINVAL` (an option; the layers don't go together), `ENOTDIR`, `ENOMEM`, `ENOSPC`, and what `find` says.
+/// `EINVAL` (an option; the layers don't go together, or are no directories), `ENOMEM`, `ENOSPC`, and what `find` says.
 pub fn mount(
     source: &[u8],
     options: &[u8],

@@ -180,12 +180,24 @@ impl Space {
         let new = old.for_child()?;
         // A page that is touched after the tables were shared is in the parent's only.
         let is_touched = old.is_touched();
-        let (old, object) = (Object::Source(old), Object::Source(new.clone()));
+        self.exchange_object(&Object::Source(old), &Object::Source(new.clone()), is_touched).await?;
+        self.set_pages(new);
+        Ok(())
+    }
+    /// In a space whose threads are in the kernel: gives mappings of one object another in its place.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub async fn exchange(&self, old: &Object, new: &Object) -> Result<(), Errno> {
+        self.exchange_object(old, new, true).await
+    }
+
+    async fn exchange_object(&self, old: &Object, new: &Object, is_touched: bool) -> Result<(), Errno> {
         let (mut at, mut budget) = (0, Budget::new());
         loop {
-            let is_old = |mapping: &Mapping<Object>| mapping.backing.is_same(&old);
+            let is_old = |mapping: &Mapping<Object>| mapping.backing.is_same(old);
             let next = self.find_record(at, &mut budget, is_old).await;
-            let Some(range) = next.as_ref().map(Mapping::range) else { break };
+            let Some(range) = next.as_ref().map(Mapping::range) else { return Ok(()) };
             budget.step(CLEAR_COST).await;
             at = range.end;
             if is_touched {
@@ -193,9 +205,7 @@ impl Space {
             }
             let mut state = self.state.lock();
             state.mappings.reserve(2)?;
-            state.mappings.change(range, |mapping| mapping.backing = object.clone());
+            state.mappings.change(range, |mapping| mapping.backing = new.clone());
         }
-        self.set_pages(new);
-        Ok(())
     }
 }

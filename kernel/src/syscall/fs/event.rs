@@ -70,7 +70,8 @@ fn make_signal_file(call: &Call<'_>, flags: u32) -> SyscallResult {
 pub fn timerfd_create(call: &mut Call<'_>) -> SyscallResult {
     let clock = match call.uint(0) {
         linux::CLOCK_REALTIME | linux::CLOCK_REALTIME_ALARM => Clock::Realtime,
-        linux::CLOCK_MONOTONIC | linux::CLOCK_BOOTTIME | linux::CLOCK_BOOTTIME_ALARM => Clock::Monotonic,
+        linux::CLOCK_MONOTONIC => Clock::Monotonic,
+        linux::CLOCK_BOOTTIME | linux::CLOCK_BOOTTIME_ALARM => Clock::Boottime,
         _ => return Err(Errno::EINVAL.into()),
     };
     let flags = call.uint(1);
@@ -104,7 +105,7 @@ pub fn timerfd_settime(call: &mut Call<'_>) -> SyscallResult {
         0 => None,
         value if flags & ABSOLUTE == 0 => Some(now_ns().saturating_add(value)),
         value if timer.clock == Clock::Realtime => Some(value.saturating_sub(Clock::realtime_offset_ns())),
-        value => Some(value),
+        value => Some(call.thread.clock_moment(timer.clock, value)),
     };
     if call.word(3) != 0 {
         call.thread.space().probe_write(call.word(3), size_of::<linux::itimerspec>())?;

@@ -11,6 +11,7 @@ use crate::arch::UserContext;
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{DescriptorTable, Directories, StatusFlags};
+use crate::memory::source::Object;
 use crate::memory::{Space, fallible};
 use crate::process::control_group::{self, ControlGroup, LevelChange, freeze};
 use crate::process::exit::discard;
@@ -20,7 +21,7 @@ use crate::process::pidfd::ProcessFile;
 use crate::process::thread::Parts;
 use crate::process::user_task::UserTask;
 use crate::process::vfork::Vfork;
-use crate::process::{Credentials, Limits, Resource, Thread, seccomp, table, trace};
+use crate::process::{Credentials, Limits, Resource, Thread, seccomp, table, time_namespace, trace};
 use crate::syscall::process::new_process::{child_actions, make_process, numbers, real_parent};
 use crate::syscall::process::unshare::new_users;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
@@ -137,7 +138,8 @@ pub fn clone3(call: &mut Call<'_>) -> SyscallResult {
         set_tid_size,
         group,
     ] = words;
-    let old = u64::from(linux::CLONE_DETACHED | linux::CSIGNAL);
+    // One of the bits of a signal's number is a flag here.
+    let old = u64::from(linux::CLONE_DETACHED | linux::CSIGNAL & !linux::CLONE_NEWTIME);
     let is_unsupported =
         flags & old != 0 || (set_tid != 0) != (set_tid_size != 0) || set_tid_size > DEPTH_MAX;
     let both = u64::from(linux::CLONE_PIDFD | linux::CLONE_PARENT_SETTID);
@@ -305,7 +307,7 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
     } else {
         copy_descriptors(&thread).await?
     };
-    let space = if shares_space { thread.space() } else { thread.space().fork(child_runs_next).await? };
+    let space = if shares_space { thread.space() } else { copy_space(&thread, child_runs_next).await? };
     let child = make(&thread, &request, space, descriptors)?;
     let tid = child.tid();
     if !shares_space {
@@ -339,6 +341,17 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
         vfork => wait_for_child(&thread, tid, event, vfork).await,
     }
     Ok(shown as usize)
+}
+
+/// A copy of the caller's space for its child, with the clocks of its time namespace.
+async fn copy_space(thread: &Caller, child_runs_next: bool) -> Result<Arc<Space>, Errno> {
+    let space = thread.space().fork(child_runs_next).await?;
+    let namespaces = thread.namespaces();
+    if namespaces.changes_times() {
+        let pages = |times| time_namespace::pages(times).map(Object::Source);
+        space.exchange(&pages(&namespaces.times)?, &pages(&namespaces.times_of_children)?).await?;
+    }
+    Ok(space)
 }
 
 /// A table with the caller's descriptors for its child.
@@ -437,8 +450,11 @@ fn namespaces_for_child(
     credentials: &Credentials,
     directories: &Directories,
 ) -> Result<Arc<Namespaces>, Errno> {
+    let in_new_times = |namespaces: Arc<Namespaces>| {
+        if request.has(linux::CLONE_VM) { Ok(namespaces) } else { namespaces.with_new_times() }
+    };
     if !request.has(Namespaces::KINDS) {
-        return Ok(parent.namespaces());
+        return in_new_times(parent.namespaces());
     }
     if !parent.credentials().is_capable_in(&credentials.users, linux::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
@@ -447,7 +463,12 @@ fn namespaces_for_child(
         // Undoes belong to semaphores that the child does not see.
         return Err(Errno::EINVAL);
     }
-    parent.namespaces().copied(request.flags as u32, credentials, directories, &parent.process)
+    in_new_times(parent.namespaces().copied(
+        request.flags as u32,
+        credentials,
+        directories,
+        &parent.process,
+    )?)
 }
 
 /// Makes the thread, in the caller's process or in a new one, without starting it.

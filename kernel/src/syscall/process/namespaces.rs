@@ -4,16 +4,18 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::memory::fallible;
+use crate::memory::source::Object;
+use crate::memory::{MapSource, fallible};
 use crate::process::access::{ViewerIds, may_access};
 use crate::process::namespaces::Namespaces;
 use crate::process::pid_namespace::{self, is_below};
 use crate::process::pidfd::{ProcessFile, is_known};
+use crate::process::time_namespace::{self, Times};
 use crate::process::user_namespace::{Users, is_same};
 use crate::process::{Credentials, Thread};
 use crate::procfs::namespace::Namespace;
 use crate::syscall::process::unshare::leave_semaphores;
-use crate::syscall::{Call, SyscallResult};
+use crate::syscall::{Call, SyscallResult, pending};
 
 /// The namespaces that a thread is about to enter.
 struct Entry {
@@ -40,10 +42,10 @@ pub fn setns(call: &mut Call<'_>) -> SyscallResult {
             Namespace::Network(network) => entry.chosen.network = network,
             Namespace::Groups(groups) => entry.chosen.groups = groups,
             Namespace::Pids(pids) => entry.chosen.pids = pids,
+            Namespace::Times(times) => entry.enter_times(times),
             Namespace::Users(users) => entry.users = users,
         }
-        entry.install(thread)?;
-        return Ok(0.into());
+        return entry.install(thread);
     }
     let process = ProcessFile::process_of(&open).map_err(|_| Errno::EINVAL)?;
     if kinds == 0 || kinds & !Namespaces::KINDS_AND_USERS != 0 {
@@ -76,13 +78,15 @@ pub fn setns(call: &mut Call<'_>) -> SyscallResult {
     if kinds & linux::CLONE_NEWPID != 0 {
         entry.chosen.pids = other.process.pids.clone();
     }
-    entry.install(thread)?;
-    Ok(0.into())
+    if kinds & linux::CLONE_NEWTIME != 0 {
+        entry.enter_times(theirs.times.clone());
+    }
+    entry.install(thread)
 }
 
 impl Entry {
     /// Enters them; with other mounts root and working directory are their root.
-    fn install(self, thread: &Arc<Thread>) -> Result<(), Errno> {
+    fn install(self, thread: &Arc<Thread>) -> SyscallResult {
         let old = thread.credentials();
         let new = if self.has(linux::CLONE_NEWUSER) {
             self.check_users(thread, &old)?;
@@ -92,8 +96,10 @@ impl Entry {
         };
         let directories = thread.directories();
         let of_pids = pid_namespace::owner(&self.chosen.pids);
+        let of_times = time_namespace::owner(&self.chosen.times);
         let owners = [
             (linux::CLONE_NEWPID, &of_pids),
+            (linux::CLONE_NEWTIME, &of_times),
             (linux::CLONE_NEWNS, self.chosen.mounts.owner()),
             (linux::CLONE_NEWUTS, self.chosen.names.owner()),
             (linux::CLONE_NEWIPC, self.chosen.ipc.owner()),
@@ -103,20 +109,21 @@ impl Entry {
         for (_, owner) in owners.into_iter().filter(|&(kind, _)| self.has(kind)) {
             // In the namespace's owner, and where the thread will be.
             if [owner, &new.users].iter().any(|users| !old.is_capable_in(users, linux::CAP_SYS_ADMIN)) {
-                return Err(Errno::EPERM);
+                return Err(Errno::EPERM.into());
             }
         }
         if self.has(linux::CLONE_NEWPID) && !is_below(&self.chosen.pids, &thread.process.pids) {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         if self.has(linux::CLONE_NEWNS) {
             if !old.is_capable_in(&new.users, linux::CAP_SYS_CHROOT) {
-                return Err(Errno::EPERM);
+                return Err(Errno::EPERM.into());
             }
             if directories.is_shared() {
-                return Err(Errno::EINVAL);
+                return Err(Errno::EINVAL.into());
             }
         }
+        let pages = if self.has(linux::CLONE_NEWTIME) { Some(self.exchanged_pages(thread)?) } else { None };
         let (has_mounts, has_ipc) = (self.has(linux::CLONE_NEWNS), self.has(linux::CLONE_NEWIPC));
         let has_users = self.has(linux::CLONE_NEWUSER);
         let chosen = fallible::try_arc(self.chosen)?;
@@ -132,7 +139,26 @@ impl Entry {
         if has_users {
             thread.set_credentials(new);
         }
-        Ok(())
+        let Some((old, new)) = pages else { return Ok(0.into()) };
+        let space = thread.space();
+        pending(async move {
+            space.exchange(&Object::Source(old), &Object::Source(new)).await?;
+            Ok(0)
+        })
+    }
+
+    /// Enters a time namespace, with the next children.
+    fn enter_times(&mut self, times: Times) {
+        self.chosen.times_of_children = times.clone();
+        self.chosen.times = times;
+    }
+
+    /// The pages with the clock's offsets that the thread's program has, and those that it gets.
+    fn exchanged_pages(&self, thread: &Thread) -> Result<(Arc<dyn MapSource>, Arc<dyn MapSource>), Errno> {
+        if thread.process.thread_count() > 1 || thread.space().thread_count() > 1 {
+            return Err(Errno::EUSERS);
+        }
+        Ok((time_namespace::pages(&thread.namespaces().times)?, time_namespace::pages(&self.chosen.times)?))
     }
 
     const fn has(&self, kind: u32) -> bool {

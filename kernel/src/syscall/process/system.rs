@@ -4,7 +4,6 @@ use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::{general as linux, prctl};
 
 use crate::arch;
-use crate::arch::time::now_ns;
 use crate::boot::{RELEASE, VERSION};
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
@@ -13,7 +12,7 @@ use crate::process::{Thread, exit, load, table};
 use crate::syscall::fs::TRANSFER_LIMIT;
 use crate::syscall::process::{isolation, privilege, seccomp};
 use crate::syscall::{Call, SyscallResult, user};
-use crate::time::NS_PER_SECOND;
+use crate::time::{Clock, NS_PER_SECOND};
 use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::Watch;
 
@@ -66,7 +65,7 @@ pub fn sysinfo(call: &mut Call<'_>) -> SyscallResult {
     // Load averages have 16 bits behind the point here.
     let loads = load::averages().map(|average| average << (16 - load::FRACTION_BITS));
     let words = [
-        now_ns() / NS_PER_SECOND,
+        call.thread.clock_now(Clock::Boottime) / NS_PER_SECOND,
         loads[0],
         loads[1],
         loads[2],

@@ -32,13 +32,10 @@ pub fn clock(thread: &Arc<Thread>, id: i32) -> Result<TimerClock, Errno> {
             | linux::CLOCK_REALTIME_ALARM
             | linux::CLOCK_TAI,
         ) => TimerClock::Wall(Clock::Realtime),
-        Ok(
-            linux::CLOCK_MONOTONIC
-            | linux::CLOCK_MONOTONIC_RAW
-            | linux::CLOCK_MONOTONIC_COARSE
-            | linux::CLOCK_BOOTTIME
-            | linux::CLOCK_BOOTTIME_ALARM,
-        ) => TimerClock::Wall(Clock::Monotonic),
+        Ok(linux::CLOCK_MONOTONIC | linux::CLOCK_MONOTONIC_RAW | linux::CLOCK_MONOTONIC_COARSE) => {
+            TimerClock::Wall(Clock::Monotonic)
+        }
+        Ok(linux::CLOCK_BOOTTIME | linux::CLOCK_BOOTTIME_ALARM) => TimerClock::Wall(Clock::Boottime),
         Ok(linux::CLOCK_PROCESS_CPUTIME_ID) => {
             TimerClock::Cpu(CpuClock { process: own, thread: None, kind: CpuClockKind::All })
         }
@@ -85,7 +82,7 @@ fn cpu_clock(caller: &Arc<Thread>, id: i32) -> Result<CpuClock, Errno> {
 /// The time that clock number `id` shows.
 fn read_clock(thread: &Arc<Thread>, id: i32) -> Result<u64, Errno> {
     match clock(thread, id)? {
-        TimerClock::Wall(clock) => Ok(clock.now_ns()),
+        TimerClock::Wall(clock) => Ok(thread.clock_now(clock)),
         TimerClock::Cpu(clock) => clock.now_ns().ok_or(Errno::EINVAL),
     }
 }
@@ -194,7 +191,10 @@ pub fn clock_nanosleep(call: &mut Call<'_>) -> SyscallResult {
     let is_absolute = call.uint(1) & linux::TIMER_ABSTIME != 0;
     let remaining = (!is_absolute).then_some(call.word(3));
     match clock {
-        TimerClock::Wall(clock) if is_absolute => sleep(call.thread, Deadline::at(clock, time), None),
+        TimerClock::Wall(clock) if is_absolute => {
+            let deadline = Deadline::at(clock, call.thread.clock_moment(clock, time));
+            sleep(call.thread, deadline, None)
+        }
         TimerClock::Wall(_) => sleep(call.thread, Deadline::after(Some(time)), remaining),
         TimerClock::Cpu(clock) => {
             let is_own = |own: &Weak<Thread>| core::ptr::eq(own.as_ptr(), Arc::as_ptr(call.thread));

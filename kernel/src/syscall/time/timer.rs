@@ -138,6 +138,10 @@ pub fn timer_settime(call: &mut Call<'_>) -> SyscallResult {
         user::write_words(&space, call.word(3), &interval_words(interval, left, 1))?;
     }
     let is_absolute = call.uint(1) & linux::TIMER_ABSTIME != 0;
+    let value = match timer.clock() {
+        TimerClock::Wall(clock) if is_absolute => call.thread.clock_moment(*clock, value),
+        _ => value,
+    };
     timer.set(value, is_absolute, interval)?;
     Ok(0.into())
 }

@@ -1,4 +1,4 @@
-//! Namespaces other than those of mounts and names: IPC, networks, processes and users.
+//! Namespaces other than those of mounts and names: IPC, networks, processes, clocks and users.
 
 pub mod ipc;
 pub mod mounts;
@@ -6,4 +6,5 @@ pub mod network;
 pub mod pid;
 pub mod pid_views;
 pub mod rights;
+pub mod time;
 pub mod users;

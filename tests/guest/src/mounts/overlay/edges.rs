@@ -134,7 +134,7 @@ fn layers_that_do_not_go_together() -> Outcome {
         ("no work", format!("lowerdir={lower},upperdir={upper}"), Errno::EINVAL),
         ("unknown", format!("{},other", layers.options()), Errno::EINVAL),
         ("a gone layer", format!("lowerdir={lower}/none,upperdir={upper},workdir={work}"), Errno::ENOENT),
-        ("a file", format!("lowerdir={},upperdir={upper},workdir={work}", file.display()), Errno::ENOTDIR),
+        ("a file", format!("lowerdir={},upperdir={upper},workdir={work}", file.display()), Errno::EINVAL),
         (
             "work elsewhere",
             format!("lowerdir={lower},upperdir={upper},workdir={}", other.display()),
