@@ -49,6 +49,8 @@ pub(super) struct Showing<'a> {
 pub(super) struct Walk {
     /// The smallest number that has not been looked at.
     pub next: i32,
+    /// It is under way.
+    pub has_begun: bool,
     /// A process was found in this round to which it had to be done.
     pub has_found: bool,
 }

@@ -84,7 +84,9 @@ fn show_names(showing: &mut Showing<'_>, controllers: Controllers) -> Result<Opt
         let space = if place > 0 { " " } else { "" };
         showing.text.line(format_args!("{space}{name}"))?;
     }
-    showing.text.bytes(b"\n")?;
+    if !controllers.is_empty() {
+        showing.text.bytes(b"\n")?;
+    }
     Ok(None)
 }
 
@@ -268,7 +270,7 @@ fn walk(writing: Writing<'_>, act: impl Fn(&Arc<Process>) -> bool) -> Progress {
     }
     match last.and_then(after) {
         Some(next) => walk.next = next,
-        None if walk.has_found => *walk = Default::default(),
+        None if walk.has_found => (walk.next, walk.has_found) = (0, false),
         None => return Progress::Done,
     }
     Progress::More
@@ -280,7 +282,10 @@ fn store_freeze(writing: Writing<'_>) -> Result<Progress, Errno> {
         return Err(Errno::ERANGE);
     }
     let group = writing.group.clone();
-    group.set_freezing(number == 1);
+    // Once: of two that write different numbers at the same time the later one has its way.
+    if !core::mem::replace(&mut writing.walk.has_begun, true) {
+        group.set_freezing(number == 1);
+    }
     let progress = walk(writing, freeze::follow);
     if progress == Progress::Done {
         freeze::look_at(&group);

@@ -6,6 +6,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use linux_raw_sys::general as linux;
+
 use crate::error::{Errno, TryError};
 use crate::fs::inode::{Contents, Creation, FileType, Inode, InodeChange, LinkTarget, Opening, Rename};
 use crate::fs::overlay::node::{LayerEntry, OverlayNode};
@@ -23,7 +25,7 @@ const PIECE_STEPS: u32 = 32;
 /// The entry of a node in the upper layer, copied there if it isn't yet, with at most so many bytes.
 ///
 /// # Errors
-/// `EROFS` (there is no upper layer), `ENOENT` (it has no name any more), `EINTR`, `ENOSPC`, `ENOMEM`, `EIO`.
+/// `EROFS` (there is no upper layer), `ENOENT` (it has no name any more), `EPERM`, `EINTR`, `ENOSPC`, `ENOMEM`, `EIO`.
 pub(super) fn copy_up(node: &OverlayNode, bytes: u64) -> Result<Arc<Dentry>, Errno> {
     if let Some(upper) = node.upper.get() {
         return Ok(upper.clone());
@@ -88,7 +90,7 @@ fn put_in_place(entry: &Arc<Dentry>, work: &Arc<Dentry>, made: &Arc<Dentry>) -> 
     })
 }
 
-/// A copy in the working directory, with contents, attributes and times.
+/// A copy in the working directory, with contents, attributes and times, if the mounter may make one.
 fn make_copy(
     node: &OverlayNode,
     work: &Arc<Dentry>,
@@ -97,6 +99,13 @@ fn make_copy(
 ) -> Result<Arc<Dentry>, Errno> {
     let lower = node.lowers.first().ok_or(Errno::EIO)?;
     let metadata = lower.entry.node.metadata();
+    let mounter = &node.overlay.mounter;
+    let is_device = matches!(metadata.kind, FileType::Character | FileType::Block);
+    let may_give = metadata.uid == mounter.fsuid && mounter.is_in_group(metadata.gid)
+        || mounter.is_capable_over(metadata.uid, metadata.gid, linux::CAP_CHOWN);
+    if !may_give || is_device && !mounter.is_capable(linux::CAP_MKNOD) {
+        return Err(Errno::EPERM);
+    }
     let target = match metadata.kind {
         FileType::Symlink => match lower.entry.node.follow(None)? {
             LinkTarget::Text(target) => target,
@@ -112,7 +121,8 @@ fn make_copy(
         FileType::Socket => Contents::Socket,
         kind @ (FileType::Character | FileType::Block) => Contents::Device(kind, metadata.special),
     };
-    let creation = Creation { contents, permissions: metadata.permissions, credentials: &Credentials::ROOT };
+    // Whatever it is to permit, it does so once it is whole and its owner's.
+    let creation = Creation { contents, permissions: 0, credentials: &Credentials::ROOT };
     let made = work.node.create(work, &node.overlay.copy_name()?, &creation)?;
     let filled = fill(node, lower, &made, bytes.min(metadata.size), pace).and_then(|()| {
         made.node.change(&InodeChange {

@@ -8,6 +8,7 @@ use crate::fs::overlay::node::{LayerEntry, OverlayNode};
 use crate::fs::range_lock::Ranges;
 use crate::fs::{File, IoBuffer, OpenFile, Path, Sought, StatusFlags};
 use crate::memory::{MapSource, fallible};
+use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, Watch};
 
@@ -26,12 +27,16 @@ struct RealFile {
     is_upper: bool,
 }
 
-fn open_real(node: &OverlayNode, flags: StatusFlags) -> Result<RealFile, Errno> {
+fn open_real(
+    node: &OverlayNode,
+    flags: StatusFlags,
+    thread: Option<&Arc<Thread>>,
+) -> Result<RealFile, Errno> {
     let is_upper = node.is_upper();
     let LayerEntry { layer, entry } = node.real()?;
     let mount = node.overlay.layers.get(layer).ok_or(Errno::EIO)?.mount.clone();
     let place = Path { mount, entry: entry.clone() };
-    let opening = Opening { flags, flags_of_call: 0, place: &place, thread: None };
+    let opening = Opening { flags, flags_of_call: 0, place: &place, thread };
     let file = entry.node.clone().open(&opening)?;
     Ok(RealFile { open: fallible::try_arc(OpenFile::at(file, flags, place))?, is_upper })
 }
@@ -41,7 +46,7 @@ pub(super) fn open(node: Arc<OverlayNode>, opening: &Opening<'_>) -> Result<Arc<
         // What is behind it is in no layer.
         return node.real()?.entry.node.clone().open(opening);
     }
-    let real = open_real(&node, opening.flags)?;
+    let real = open_real(&node, opening.flags, opening.thread)?;
     let first = real.open.clone();
     Ok(fallible::try_arc(OverlayFile { node, real: SpinLock::new(real), first })?)
 }
@@ -53,7 +58,7 @@ impl OverlayFile {
         if known.is_upper || !self.node.is_upper() || self.node.kind() == FileType::Directory {
             return Ok(known.open);
         }
-        let new = open_real(&self.node, known.open.flags())?;
+        let new = open_real(&self.node, known.open.flags(), None)?;
         let open = new.open.clone();
         let before = core::mem::replace(&mut *self.real.lock(), new);
         drop(before);
@@ -66,6 +71,26 @@ impl OverlayFile {
 }
 
 impl File for OverlayFile {
+    fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
+        self.current()?.file.before_transfer(thread, events)
+    }
+
+    fn held_pages(&self) -> usize {
+        self.real().file.held_pages()
+    }
+
+    fn writes_once(&self) -> bool {
+        self.first.file.writes_once()
+    }
+
+    fn seals(&self) -> Result<u32, Errno> {
+        self.current()?.file.seals()
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<(), Errno> {
+        self.current()?.file.add_seals(seals)
+    }
+
     fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         self.current()?.file.read(open, buffer, offset)
     }

@@ -26,7 +26,8 @@ use heddle_kernel_core::overlay::{OptionError, OverlayOptions};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::inode::{Contents, Creation, FileType, device_number};
+use crate::fs::access::{self, Access};
+use crate::fs::inode::{Contents, Creation, FileType, InodeChange, device_number};
 use crate::fs::overlay::node::{LayerEntry, OverlayNode};
 use crate::fs::tree::TreeNode;
 use crate::fs::{Dentry, Inode, Mount, Path};
@@ -58,6 +59,8 @@ struct Overlay {
     /// Where copies are made, in the upper layer's file system.
     work: Option<Arc<Dentry>>,
     has_user_marks: bool,
+    /// Whoever mounted it, with whose rights copies are made.
+    mounter: Arc<Credentials>,
     /// How many overlays lie beneath this one, and this one.
     depth: u32,
     /// Held by whoever changes names.
@@ -148,19 +151,24 @@ impl Pace {
     }
 }
 
-/// An entry for something that must be a directory.
+/// A place that can be a layer: a directory of a file system that stores files. Those that compute theirs decide by
+/// whoever opens them what they show.
 fn directory(place: Path) -> Result<Path, Errno> {
-    if place.entry.node.kind() == FileType::Directory { Ok(place) } else { Err(Errno::EINVAL) }
+    const COMPUTED: [u32; 3] = [linux::PROC_SUPER_MAGIC, linux::SYSFS_MAGIC, linux::CGROUP2_SUPER_MAGIC];
+    let node = &place.entry.node;
+    let is_layer = node.kind() == FileType::Directory && !COMPUTED.contains(&node.statistics().magic);
+    if is_layer { Ok(place) } else { Err(Errno::EINVAL) }
 }
 
 /// A mount of the overlay that the options describe, whose paths `find` finds.
 ///
 /// # Errors
-/// `EINVAL` (an option; the layers don't go together, or are no directories), `ENOMEM`, `ENOSPC`, and what `find` says.
+/// `EINVAL` (an option; the layers don't go together, or are no directories), `EACCES`, `EROFS`, `ENOMEM`, `ENOSPC`, and what `find` says.
 pub fn mount(
     source: &[u8],
     options: &[u8],
     flags: u32,
+    mounter: &Arc<Credentials>,
     find: impl Fn(&[u8]) -> Result<Path, Errno>,
 ) -> Result<Arc<Mount>, Errno> {
     let options = OverlayOptions::parse(options).map_err(|error| match error {
@@ -171,7 +179,13 @@ pub fn mount(
     layers.try_reserve_exact(options.lowers.len() + 1).map_err(|_| Errno::ENOMEM)?;
     let upper = options.upper.as_deref().map(&find).transpose()?.map(directory).transpose()?;
     let work = match (&upper, options.work.as_deref()) {
-        (Some(upper), Some(path)) => Some(work_directory(upper, directory(find(path)?)?)?),
+        (Some(upper), Some(path)) => {
+            let work = directory(find(path)?)?;
+            for place in [upper, &work] {
+                access::check_place(place, mounter, Access::WRITE | Access::EXECUTE)?;
+            }
+            Some(work_directory(upper, work, mounter)?)
+        }
         _ => None,
     };
     let has_upper = upper.is_some();
@@ -199,6 +213,7 @@ pub fn mount(
         devices,
         work,
         has_user_marks: options.has_user_marks,
+        mounter: mounter.clone(),
         depth,
         changes: DetourLock::new(),
         next_copy: AtomicU64::new(0),
@@ -210,7 +225,7 @@ pub fn mount(
 }
 
 /// The place for copies: a directory in the working one, which must lie beside the upper layer.
-fn work_directory(upper: &Path, work: Path) -> Result<Arc<Dentry>, Errno> {
+fn work_directory(upper: &Path, work: Path, mounter: &Credentials) -> Result<Arc<Dentry>, Errno> {
     let is_apart = !upper.entry.is_in(&work.entry) && !work.entry.is_in(&upper.entry);
     let node: &dyn Any = &*upper.entry.node;
     // Marks and renames are needed, which trees in memory have.
@@ -224,7 +239,13 @@ fn work_directory(upper: &Path, work: Path) -> Result<Arc<Dentry>, Errno> {
     match base.node.create(base, WORK, &creation) {
         Err(Errno::EEXIST) => {
             let found = base.node.lookup(base, WORK)?;
-            if found.node.kind() == FileType::Directory { Ok(found) } else { Err(Errno::EINVAL) }
+            let metadata = found.node.metadata();
+            // Nobody else is to reach copies that are not ready.
+            if metadata.kind != FileType::Directory || metadata.uid != mounter.fsuid {
+                return Err(Errno::EINVAL);
+            }
+            let closed = InodeChange { permissions: Some(0), ..InodeChange::default() };
+            found.node.change(&closed).map(|()| found)
         }
         made => made,
     }

@@ -11,7 +11,7 @@ use crate::fs::dentry::copy_name;
 use crate::fs::inode::{Contents, Creation, FileType, Inode, Listed, Rename};
 use crate::fs::overlay::copy_up::copy_up;
 use crate::fs::overlay::node::{LayerEntry, OverlayNode};
-use crate::fs::overlay::{Pace, is_whiteout, overlay_node};
+use crate::fs::overlay::{Overlay, Pace, is_whiteout, overlay_node};
 use crate::memory::fallible;
 use crate::process::Credentials;
 
@@ -375,14 +375,18 @@ impl OverlayNode {
         if node.kind() == FileType::Directory {
             node.check_empty()?;
         }
-        let _changes = self.overlay.changes.lock_killably().ok_or(Errno::EINTR)?;
+        let changes = self.overlay.changes.lock_killably().ok_or(Errno::EINTR)?;
         let name = self.current_name(entry)?;
         if node.kind() == FileType::Directory {
             node.check_still_empty()?;
         }
-        self.take_out(&upper, &node, &name)?;
+        let old = self.take_out(&upper, &node, &name)?;
         entry.mark_removed();
         self.children.lock().hide(&name);
+        drop(changes);
+        if let Some(old) = old {
+            discard(&self.overlay, &old);
+        }
         node.lost_name();
         Ok(())
     }
@@ -394,27 +398,24 @@ impl OverlayNode {
         if known.is_some_and(|known| Arc::ptr_eq(&known, entry)) { Ok(name) } else { Err(Errno::ENOENT) }
     }
 
-    /// Takes a name out of the upper layer, and covers it if a lower one has it.
-    fn take_out(&self, upper: &Arc<Dentry>, node: &Self, name: &[u8]) -> Result<(), Errno> {
+    /// Takes a name out of the upper layer, and covers it if a lower one has it. What had the name is in the working
+    /// directory then, to be removed there.
+    fn take_out(&self, upper: &Arc<Dentry>, node: &Self, name: &[u8]) -> Result<Option<Arc<Dentry>>, Errno> {
         let is_below = self.is_below(name)?;
         let Some(own) = node.upper_in(upper, name)? else {
-            return upper.node.create(upper, name, &WHITEOUT).map(drop);
+            return upper.node.create(upper, name, &WHITEOUT).map(|_| None);
         };
-        if node.kind() == FileType::Directory {
-            remove_whiteouts(&own)?;
-        }
-        if !is_below {
-            return upper.node.unlink(&own);
-        }
         let work = self.overlay.work.as_ref().ok_or(Errno::EROFS)?;
+        if !is_below {
+            upper.node.rename(&own, work, &self.overlay.copy_name()?, Rename::Keep)?;
+            return Ok(Some(own));
+        }
         let whiteout = work.node.create(work, &self.overlay.copy_name()?, &WHITEOUT)?;
         if let Err(error) = work.node.rename(&whiteout, upper, name, Rename::Exchange) {
             let _ = work.node.unlink(&whiteout);
             return Err(error);
         }
-        // Where the whiteout was. What can't be removed there does no harm.
-        let _ = work.node.unlink(&own);
-        Ok(())
+        Ok(Some(own))
     }
 
     /// The entry of the upper layer for one of a node's names.
@@ -440,8 +441,19 @@ impl OverlayNode {
     }
 }
 
+/// Removes what lies in the working directory and has no name in the overlay any more. What can't be removed there does
+/// no harm.
+pub(super) fn discard(overlay: &Overlay, old: &Arc<Dentry>) {
+    if old.node.kind() == FileType::Directory {
+        let _ = remove_whiteouts(old);
+    }
+    if let Some(work) = &overlay.work {
+        let _ = work.node.unlink(old);
+    }
+}
+
 /// Removes what is left in a directory of the upper layer that shows no name.
-pub(super) fn remove_whiteouts(directory: &Arc<Dentry>) -> Result<(), Errno> {
+fn remove_whiteouts(directory: &Arc<Dentry>) -> Result<(), Errno> {
     let mut pace = Pace::default();
     loop {
         let mut first = None;

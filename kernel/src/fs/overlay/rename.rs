@@ -7,7 +7,7 @@ use crate::fs::Dentry;
 use crate::fs::dentry::copy_name;
 use crate::fs::inode::{FileType, Inode, Rename};
 use crate::fs::overlay::copy_up::copy_up;
-use crate::fs::overlay::names::{Covered, WHITEOUT, look, remove_whiteouts};
+use crate::fs::overlay::names::{WHITEOUT, discard, look};
 use crate::fs::overlay::node::OverlayNode;
 use crate::fs::overlay::overlay_node;
 
@@ -34,7 +34,7 @@ impl OverlayNode {
             prepare_target(&node, other, how)?;
         }
         let from = entry.parent().ok_or(Errno::EINVAL)?;
-        let _changes = self.overlay.changes.lock_killably().ok_or(Errno::EINTR)?;
+        let changes = self.overlay.changes.lock_killably().ok_or(Errno::EINTR)?;
         let old_name = self.current_name(entry)?;
         if to.is_removed() {
             return Err(Errno::ENOENT);
@@ -49,13 +49,19 @@ impl OverlayNode {
             entry,
             node: &node,
         };
+        let old;
         match (other, how) {
-            (Some(_), Rename::Keep) => Err(Errno::EEXIST),
-            (None, Rename::Exchange) => Err(Errno::ENOENT),
-            (Some(other), Rename::Exchange) => moving.exchange(&other),
-            (Some(other), _) if moving.is_same(&other) => Ok(()),
-            (other, _) => moving.replace(other),
+            (Some(_), Rename::Keep) => return Err(Errno::EEXIST),
+            (None, Rename::Exchange) => return Err(Errno::ENOENT),
+            (Some(other), Rename::Exchange) => return moving.exchange(&other),
+            (Some(other), _) if moving.is_same(&other) => return Ok(()),
+            (other, _) => old = moving.replace(other)?,
         }
+        drop(changes);
+        if let Some(old) = old {
+            discard(&self.overlay, &old);
+        }
+        Ok(())
     }
 
     /// A directory that is not in the upper layer alone keeps its name.
@@ -116,27 +122,27 @@ impl Moving<'_> {
         Ok(())
     }
 
-    fn replace(&self, other: Option<Arc<Dentry>>) -> Result<(), Errno> {
-        let (source, _, source_upper, old_name) = self.from;
-        let (target, to, target_upper, name) = self.to;
+    fn replace(&self, other: Option<Arc<Dentry>>) -> Result<Option<Arc<Dentry>>, Errno> {
+        let (source, _, _, old_name) = self.from;
+        let (target, to, _, name) = self.to;
         let (own, copied) = (self.own()?, copy_name(name)?);
         let replaced = other.as_ref().map(|other| overlay_node(&other.node)).transpose()?;
         if let Some(replaced) = replaced.as_ref().filter(|replaced| replaced.kind() == FileType::Directory) {
             replaced.check_still_empty()?;
-            if let Some(emptied) = replaced.upper_in(target_upper, name)? {
-                remove_whiteouts(&emptied)?;
-            }
         }
         self.hide_below(self.to, &own)?;
-        let was_below = source.is_below(old_name)?;
-        let covered = Covered::uncover(target_upper, name)?;
-        let moved = source_upper.node.rename(&own, target_upper, name, Rename::Replace);
-        moved.inspect_err(|_| covered.cover_again(target_upper))?;
-        if was_below && source_upper.node.create(source_upper, old_name, &WHITEOUT).is_err() {
-            // Without the whiteout the lower file would be back: it all stays as it was, but for what was replaced.
-            let _ = target_upper.node.rename(&own, source_upper, old_name, Rename::Keep);
-            return Err(Errno::ENOMEM);
-        }
+        // What covers a lower file of the old name is made first: nothing that may fail for want of it comes later.
+        let work = source.overlay.work.as_ref().ok_or(Errno::EROFS)?;
+        let whiteout = if source.is_below(old_name)? {
+            Some(work.node.create(work, &source.overlay.copy_name()?, &WHITEOUT)?)
+        } else {
+            None
+        };
+        let old = self.exchange_in(work, &own, whiteout.as_ref()).inspect_err(|_| {
+            if let Some(whiteout) = &whiteout {
+                let _ = work.node.unlink(whiteout);
+            }
+        })?;
         if let (Some(other), Some(replaced)) = (&other, &replaced) {
             other.mark_removed();
             replaced.lost_name();
@@ -146,7 +152,33 @@ impl Moving<'_> {
         drop(before);
         target.children.lock().keep(name, self.entry)?;
         target.show(name, self.entry);
-        Ok(())
+        Ok(old)
+    }
+
+    /// Moves the entry of the upper layer to its new name, and what is there to the working directory, which is
+    /// returned; the whiteout, if any, to the old name. Each step can be taken back.
+    fn exchange_in(
+        &self,
+        work: &Arc<Dentry>,
+        own: &Arc<Dentry>,
+        whiteout: Option<&Arc<Dentry>>,
+    ) -> Result<Option<Arc<Dentry>>, Errno> {
+        let (source, _, source_upper, old_name) = self.from;
+        let (_, _, target_upper, name) = self.to;
+        let old = look(target_upper, name)?;
+        let how = if old.is_some() { Rename::Exchange } else { Rename::Keep };
+        let spare = source.overlay.copy_name()?;
+        source_upper.node.rename(own, target_upper, name, how)?;
+        let cleared = match (&old, whiteout) {
+            (_, Some(whiteout)) => work.node.rename(whiteout, source_upper, old_name, how),
+            (Some(old), None) => source_upper.node.rename(old, work, &spare, Rename::Keep),
+            (None, None) => Ok(()),
+        };
+        cleared.inspect_err(|_| {
+            // The places of both were free a moment ago.
+            let _ = target_upper.node.rename(own, source_upper, old_name, how);
+        })?;
+        Ok(old)
     }
 
     fn exchange(&self, other: &Arc<Dentry>) -> Result<(), Errno> {

@@ -5,7 +5,7 @@
 //! thread by thread, and a new thread begins with what its group says while the table is locked.
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use core::task::Poll;
 
 use crate::process::control_group::ControlGroup;
@@ -57,11 +57,20 @@ pub fn follow(process: &Arc<Process>) -> bool {
     let mut has_changed = false;
     for thread in process.threads() {
         let is_frozen = thread.work().contains(PendingWork::FROZEN);
-        let must = must_freeze(process);
-        if must {
-            thread.add_work(PendingWork::FROZEN);
-        } else {
-            thread.remove_work(PendingWork::FROZEN);
+        let mut must = must_freeze(process);
+        loop {
+            if must {
+                thread.add_work(PendingWork::FROZEN);
+            } else {
+                thread.remove_work(PendingWork::FROZEN);
+            }
+            // Somebody may have moved or thawed it meanwhile, whose look at the bit came before: the last looks again.
+            fence(Ordering::SeqCst);
+            let now = must_freeze(process);
+            if now == must {
+                break;
+            }
+            must = now;
         }
         if is_frozen || must {
             thread.kick();

@@ -72,6 +72,9 @@ struct ThreadCounts {
     own_live: AtomicU64,
 }
 
+/// A node that a group keeps, under the name of its file.
+type GroupNode = (&'static [u8], Arc<dyn Inode>);
+
 /// The place of a group in the hierarchy. Changed with the hierarchy locked.
 struct Branch {
     /// The groups in it, in the order in which they were made.
@@ -120,7 +123,7 @@ pub struct ControlGroup {
     /// `pids.events`.
     pub thread_events: EventFile,
     /// The nodes of its directory and files, by name; the directory's has none.
-    nodes: SpinLock<Vec<(&'static [u8], Arc<dyn Inode>)>>,
+    nodes: SpinLock<Vec<GroupNode>>,
 }
 
 static ROOT: spin::Once<Arc<ControlGroup>> = spin::Once::new();
@@ -165,7 +168,9 @@ impl ControlGroup {
             max_descendants: u64::MAX,
         };
         let number = if parent.is_none() { ROOT_NUMBER } else { NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
-        let made = fallible::try_arc(Self {
+        // Dropped on failure, which counts it back.
+        GROUP_COUNT.fetch_add(1, Ordering::Relaxed);
+        fallible::try_arc(Self {
             number,
             name: copy_name(name)?,
             parent: parent.cloned(),
@@ -181,9 +186,7 @@ impl ControlGroup {
             events: EventFile::new(b"cgroup.events"),
             thread_events: EventFile::new(b"pids.events"),
             nodes: SpinLock::new(Vec::new()),
-        })?;
-        GROUP_COUNT.fetch_add(1, Ordering::Relaxed);
-        Ok(made)
+        })
     }
 
     /// The object of a group that processes are in.

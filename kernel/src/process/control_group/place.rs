@@ -3,6 +3,8 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
+use heddle_kernel_core::cgroup::Controllers;
+
 use crate::error::Errno;
 use crate::process::control_group::{ControlGroup, Groups, Hierarchy, freeze};
 use crate::process::{Process, table};
@@ -34,10 +36,17 @@ impl ControlGroup {
             for counted in self.upwards().take(levels + 1) {
                 counted.counts.tasks.fetch_sub(count, Ordering::Relaxed);
             }
-            self.threads.refusals.fetch_add(1, Ordering::Relaxed);
+            if let Some(limited) = self.with_pids() {
+                limited.threads.refusals.fetch_add(1, Ordering::Relaxed);
+            }
             return Err(Errno::EAGAIN);
         }
         Ok(())
+    }
+
+    /// The innermost group that has files about the number of threads.
+    fn with_pids(&self) -> Option<&Self> {
+        self.upwards().find(|group| group.controllers().contains(Controllers::PIDS))
     }
 
     /// Counts threads at each level, whatever the limits.
@@ -82,7 +91,7 @@ impl ControlGroup {
 
 /// A fork into this group was refused: tells those who watch how often.
 pub fn tell_refused(group: &Groups) {
-    if let Some(group) = group {
+    if let Some(group) = group.as_ref().and_then(|group| group.with_pids()) {
         group.tell(&group.thread_events);
     }
 }

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
+use crate::memory::fallible;
 use crate::memory::source::Object;
-use crate::memory::{MapSource, fallible};
 use crate::process::access::{ViewerIds, may_access};
 use crate::process::namespaces::Namespaces;
 use crate::process::pid_namespace::{self, is_below};
@@ -142,7 +142,7 @@ impl Entry {
         let Some((old, new)) = pages else { return Ok(0.into()) };
         let space = thread.space();
         pending(async move {
-            space.exchange(&Object::Source(old), &Object::Source(new)).await?;
+            space.exchange(&old, &new).await?;
             Ok(0)
         })
     }
@@ -154,11 +154,12 @@ impl Entry {
     }
 
     /// The pages with the clock's offsets that the thread's program has, and those that it gets.
-    fn exchanged_pages(&self, thread: &Thread) -> Result<(Arc<dyn MapSource>, Arc<dyn MapSource>), Errno> {
+    fn exchanged_pages(&self, thread: &Thread) -> Result<(Object, Object), Errno> {
         if thread.process.thread_count() > 1 || thread.space().thread_count() > 1 {
             return Err(Errno::EUSERS);
         }
-        Ok((time_namespace::pages(&thread.namespaces().times)?, time_namespace::pages(&self.chosen.times)?))
+        let pages = |times| time_namespace::pages(times).map(Object::Source);
+        Ok((pages(&thread.namespaces().times)?, pages(&self.chosen.times)?))
     }
 
     const fn has(&self, kind: u32) -> bool {

@@ -54,7 +54,7 @@ pub(super) fn make(
             let (who, directories) = (thread.credentials(), thread.directories());
             let (root, start) = (directories.root(), directories.working());
             let walker = Walker { credentials: &who, root, start, thread: None };
-            let made = overlay::mount(source, options, flags, |path| walker.find(path))?;
+            let made = overlay::mount(source, options, flags, &who, |path| walker.find(path))?;
             made.file_system.set_owner(&owner);
             return Ok(made);
         }
@@ -82,8 +82,9 @@ pub(super) fn make(
 /// `EPERM`, also where the thread's mounts may hide a part of what the file system shows; `EINVAL`, `ENOMEM`.
 fn owner(thread: &Thread, kind: &[u8], flags: u32) -> Result<Users, Errno> {
     let (who, namespaces) = (thread.credentials(), thread.namespaces());
+    // An overlay changes its layers with the rights of the machine: the first namespace's.
     let owner = match kind {
-        b"tmpfs" | b"ramfs" | b"devpts" | b"overlay" => who.users.clone(),
+        b"tmpfs" | b"ramfs" | b"devpts" => who.users.clone(),
         b"mqueue" => namespaces.ipc.owner().clone(),
         b"proc" => pid_namespace::owner(&thread.process.pids),
         b"sysfs" => namespaces.network.owner().clone(),

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use crate::harness::{OrFail, Outcome};
+use crate::harness::{OrFail, Outcome, is_heddle};
+use crate::mounts::namespace::apart;
 use crate::mounts::overlay::{Layers, names, overlay, text};
 use crate::mounts::umount;
 use crate::{expect, expect_eq};
@@ -21,6 +22,8 @@ crate::tests! {
     an_overlay_over_an_overlay
     a_step_by_step_mount
     large_directories_are_merged
+    set_id_bits_go_with_a_write
+    file_systems_that_compute_are_no_layers
 }
 
 fn attributes_are_copied_and_marks_hidden() -> Outcome {
@@ -249,4 +252,39 @@ fn set_attribute(path: &Path, name: &str, value: &[u8]) -> Result<(), Errno> {
     let result =
         unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
     Errno::result(result).map(drop)
+}
+
+fn set_id_bits_go_with_a_write() -> Outcome {
+    let layers = Layers::new("set-id")?;
+    for name in ["write", "cut"] {
+        fs::write(layers.lower.join(name), "0123456789").or_fail()?;
+        fs::set_permissions(layers.lower.join(name), fs::Permissions::from_mode(0o4777)).or_fail()?;
+    }
+    for path in [&layers.lower, &layers.merged, &layers.upper] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).or_fail()?;
+    }
+    layers.mount()?;
+    let file = File::options().write(true).open(layers.merged.join("write")).or_fail()?;
+    let cut = layers.merged.join("cut");
+    apart(|| {
+        nix::unistd::setresuid(65534.into(), 65534.into(), 65534.into()).or_fail()?;
+        file.write_at(b"x", 0).or_fail()?;
+        nix::unistd::truncate(&cut, 3).or_fail()
+    })?;
+    for name in ["write", "cut"] {
+        let mode = fs::metadata(layers.merged.join(name)).or_fail()?.mode() & 0o7777;
+        expect_eq!((name, mode), (name, 0o777));
+    }
+    Ok(())
+}
+
+fn file_systems_that_compute_are_no_layers() -> Outcome {
+    let layers = Layers::new("computed")?;
+    let other = layers.upper.display();
+    if is_heddle() {
+        // Linux takes it.
+        expect_eq!(overlay(&layers.merged, &format!("lowerdir=/sys:{other}")), Err(Errno::EINVAL));
+    }
+    expect_eq!(overlay(&layers.merged, &format!("lowerdir=/proc:{other}")), Err(Errno::EINVAL));
+    Ok(())
 }
