@@ -2,13 +2,13 @@
 
 use super::AtomicU64;
 
-/// One for each time namespace, in the page before the [system page](super::SystemPage). A program cannot write it. Its
-/// words do not change while a program sees it.
+/// One for each time namespace, in the page before the [system page](super::SystemPage). A program cannot write it,
+/// and its words do not change while a program sees it.
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub struct TimePage {
-    /// Nanoseconds that `CLOCK_MONOTONIC` and its relatives are ahead of the clock of the system page; they may be fewer
-    /// than none, in two's complement.
+    /// Nanoseconds that `CLOCK_MONOTONIC` and its relatives are ahead of the clock of the system page, in two's
+    /// complement.
     pub monotonic_offset: AtomicU64,
     /// The same of `CLOCK_BOOTTIME`.
     pub boottime_offset: AtomicU64,

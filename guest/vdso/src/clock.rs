@@ -1,9 +1,9 @@
 //! Linux's functions of the vDSO: the time, and which processor this is.
 //!
 //! The clock is the processor's counter, scaled by two words of the system page that never change while programs run;
-//! the time of day is ahead of it by one word, and a time namespace's clocks by words of the time page. So no reading can
-//! see half of a change, and none waits or retries. All processors have the same counter, so the monotonic clock is one
-//! clock.
+//! the time of day is ahead of it by one word, and a time namespace's clocks by words of the time page. So no reading
+//! can see half of a change, and none waits or retries. All processors have the same counter, so the monotonic clock is
+//! one clock.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -21,19 +21,19 @@ const WRITE_LIMIT: usize = 4096;
 
 /// A part of what a file shows. Most files have only one; lists are made part by part.
 #[derive(Default)]
-pub(super) struct Shown {
+pub(super) struct ShownPart {
     text: Vec<u8>,
     /// Where in the file it begins.
     offset: u64,
     /// Where the next part begins; `None` after the last.
     next: Option<u64>,
-    /// What the parts so far have added up.
+    /// Sums over the parts so far.
     sums: [u64; 2],
     /// The read that made it has not come to its offset, and goes on with it.
     is_unfinished: bool,
 }
 
-/// What a file is asked to show.
+/// A request for a part of what a file shows.
 pub(super) struct Showing<'a> {
     pub group: &'a Arc<ControlGroup>,
     /// The process that opened the file, whose numbers are shown.
@@ -68,7 +68,7 @@ pub(super) struct Writing<'a> {
 
 /// How far a write has come.
 #[derive(PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum WriteProgress {
     Done,
     /// It goes on when others have had a turn.
     More,
@@ -87,7 +87,7 @@ struct OpenGroupFile {
     viewer: Option<Arc<Process>>,
     writer: SpinLock<Option<Writer>>,
     walk: SpinLock<Walk>,
-    shown: SpinLock<Option<Shown>>,
+    shown: SpinLock<Option<ShownPart>>,
     /// How many changes whoever polls has seen.
     seen: AtomicU64,
 }
@@ -110,7 +110,7 @@ impl GroupNode {
 
 impl OpenGroupFile {
     /// The part that follows `before`, or the first.
-    fn part(&self, before: Option<Shown>) -> Result<Shown, Errno> {
+    fn part(&self, before: Option<ShownPart>) -> Result<ShownPart, Errno> {
         let file = self.node.file.ok_or(Errno::EISDIR)?;
         let show = file.show.ok_or(Errno::EINVAL)?;
         if self.node.group.is_removed() {
@@ -127,7 +127,7 @@ impl OpenGroupFile {
         let next = show(&mut showing)?;
         let offset = before.offset + before.text.len() as u64;
         let (text, sums) = (showing.text.into_bytes(), showing.sums);
-        Ok(Shown { text, offset, next, sums, is_unfinished: false })
+        Ok(ShownPart { text, offset, next, sums, is_unfinished: false })
     }
 }
 
@@ -156,7 +156,7 @@ impl File for OpenGroupFile {
             }
         };
         let is_behind =
-            |shown: &Shown| shown.next.is_some() && offset >= shown.offset + shown.text.len() as u64;
+            |shown: &ShownPart| shown.next.is_some() && offset >= shown.offset + shown.text.len() as u64;
         if is_behind(&shown) {
             shown = self.part(Some(shown))?;
         }
@@ -185,8 +185,8 @@ impl File for OpenGroupFile {
         let writer = self.writer.lock().take().filter(|writer| writer.cpu == cpu::id());
         let result = writer.ok_or(Errno::EBUSY).and_then(|writer| self.store(&bytes, &writer.process));
         match result {
-            Ok(Progress::Done) => Ok(length),
-            Ok(Progress::More) => {
+            Ok(WriteProgress::Done) => Ok(length),
+            Ok(WriteProgress::More) => {
                 buffer.rewind(start);
                 buffer.set_unfinished();
                 Ok(0)
@@ -231,7 +231,7 @@ impl File for OpenGroupFile {
 }
 
 impl OpenGroupFile {
-    fn store(&self, bytes: &[u8], writer: &Arc<Process>) -> Result<Progress, Errno> {
+    fn store(&self, bytes: &[u8], writer: &Arc<Process>) -> Result<WriteProgress, Errno> {
         const KERNEL: &Credentials = &Credentials::ROOT;
         let store = self.node.file.and_then(|file| file.store).ok_or(Errno::EINVAL)?;
         if self.node.group.is_removed() {
@@ -246,7 +246,7 @@ impl OpenGroupFile {
             writer,
             walk: &mut walk,
         });
-        *self.walk.lock() = if matches!(progress, Ok(Progress::More)) { walk } else { Walk::default() };
+        *self.walk.lock() = if matches!(progress, Ok(WriteProgress::More)) { walk } else { Walk::default() };
         progress
     }
 }

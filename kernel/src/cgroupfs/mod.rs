@@ -1,5 +1,5 @@
-//! The file system of control groups, `cgroup2`: a directory for each group, with files that show what it counts and take
-//! its settings. All mounts show one hierarchy, each from the root of its mounter's cgroup namespace on.
+//! The file system of control groups, `cgroup2`: a directory for each group, with files that show what it counts and
+//! take its settings. All mounts show one hierarchy, each from the root of its mounter's cgroup namespace on.
 //!
 //! A group keeps its nodes until it is removed, since they have owners, permissions and marks of inotify(7). An entry
 //! belongs to its node and lives as long as somebody uses it.
@@ -34,9 +34,9 @@ const PROCESSES: &[u8] = b"cgroup.procs";
 /// Numbers of nodes that one group has: that of its directory is the first.
 const NUMBERS_PER_GROUP: u64 = 64;
 
-/// What `stat` shows of a node, as far as it can be changed.
+/// Attributes of a node that can be changed.
 #[derive(Clone, Copy)]
-struct Attributes {
+struct GroupAttributes {
     permissions: u32,
     uid: u32,
     gid: u32,
@@ -50,10 +50,10 @@ pub struct GroupNode {
     group: Arc<ControlGroup>,
     /// None for the directory.
     file: Option<&'static GroupFile>,
-    /// Who made the group: its files are theirs.
+    /// User and group that made the group, and own its files at first.
     maker: (u32, u32),
     entry: SpinLock<Weak<Dentry>>,
-    attributes: SpinLock<Attributes>,
+    attributes: SpinLock<GroupAttributes>,
     born: Timestamp,
     marks: Marks,
     extended: Extended,
@@ -68,7 +68,8 @@ impl GroupNode {
     ) -> Result<Arc<Self>, Errno> {
         let now = Timestamp::now();
         let (uid, gid) = maker;
-        let attributes = Attributes { permissions, uid, gid, accessed: now, modified: now, changed: now };
+        let attributes =
+            GroupAttributes { permissions, uid, gid, accessed: now, modified: now, changed: now };
         fallible::try_arc(Self {
             group: group.clone(),
             file,

@@ -7,7 +7,7 @@ use heddle_kernel_core::signal::{Information, Signal};
 
 use crate::arch::cpu;
 use crate::cgroupfs::check_move;
-use crate::cgroupfs::file::{Progress, Showing, Writing};
+use crate::cgroupfs::file::{Showing, WriteProgress, Writing};
 use crate::error::Errno;
 use crate::process::control_group::{self, ControlGroup, EventFile, freeze, move_process};
 use crate::process::{Process, table};
@@ -17,7 +17,7 @@ use crate::signal::send_to_process;
 /// Writes a part of what a file shows; returns where the next part begins.
 type Show = fn(&mut Showing<'_>) -> Result<Option<u64>, Errno>;
 /// Takes what a program writes.
-type Store = fn(Writing<'_>) -> Result<Progress, Errno>;
+type Store = fn(Writing<'_>) -> Result<WriteProgress, Errno>;
 /// The event file of a group that a file is.
 type Event = fn(&ControlGroup) -> &EventFile;
 
@@ -100,7 +100,7 @@ fn show_enabled(showing: &mut Showing<'_>) -> Result<Option<u64>, Errno> {
     show_names(showing, enabled)
 }
 
-fn store_enabled(writing: Writing<'_>) -> Result<Progress, Errno> {
+fn store_enabled(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
     let available = writing.group.controllers();
     writing.group.change_enabled(|enabled| {
         enabled.changed(writing.text, available).map_err(|error| match error {
@@ -108,7 +108,7 @@ fn store_enabled(writing: Writing<'_>) -> Result<Progress, Errno> {
             RequestError::Absent => Errno::ENOENT,
         })
     })?;
-    Ok(Progress::Done)
+    Ok(WriteProgress::Done)
 }
 
 fn show_events(showing: &mut Showing<'_>) -> Result<Option<u64>, Errno> {
@@ -123,7 +123,7 @@ fn show_kind(showing: &mut Showing<'_>) -> Result<Option<u64>, Errno> {
 }
 
 /// Threads of one process are not in several groups here.
-fn store_kind(writing: Writing<'_>) -> Result<Progress, Errno> {
+fn store_kind(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
     Err(if writing.text == "threaded" { Errno::EOPNOTSUPP } else { Errno::EINVAL })
 }
 
@@ -154,16 +154,16 @@ fn small_limit(text: &str) -> Result<u64, Errno> {
     u64::try_from(number).map_err(|_| Errno::ERANGE)
 }
 
-fn store_depth(writing: Writing<'_>) -> Result<Progress, Errno> {
+fn store_depth(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
     let limit = small_limit(writing.text)?;
     writing.group.with_limits(|depth, _| *depth = limit);
-    Ok(Progress::Done)
+    Ok(WriteProgress::Done)
 }
 
-fn store_most(writing: Writing<'_>) -> Result<Progress, Errno> {
+fn store_most(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
     let limit = small_limit(writing.text)?;
     writing.group.with_limits(|_, most| *most = limit);
-    Ok(Progress::Done)
+    Ok(WriteProgress::Done)
 }
 
 /// The processes from `from` on that one step looks at, and where the next step begins.
@@ -235,20 +235,20 @@ fn named(writing: &Writing<'_>) -> Result<Arc<Process>, Errno> {
     }
 }
 
-fn store_processes(writing: Writing<'_>) -> Result<Progress, Errno> {
+fn store_processes(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
     let process = named(&writing)?;
     let from = ControlGroup::of(&process.control_group())?;
     check_move(&from, writing.group, writing.opener)?;
     move_process(control_group::lock(), &process, writing.group)?;
-    Ok(Progress::Done)
+    Ok(WriteProgress::Done)
 }
 
 /// A thread moves alone only within a domain of threads, and each group is a domain.
-fn store_threads(writing: Writing<'_>) -> Result<Progress, Errno> {
+fn store_threads(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
     let process = named(&writing)?;
     let from = ControlGroup::of(&process.control_group())?;
     check_move(&from, writing.group, writing.opener)?;
-    if from.number == writing.group.number { Ok(Progress::Done) } else { Err(Errno::EOPNOTSUPP) }
+    if from.number == writing.group.number { Ok(WriteProgress::Done) } else { Err(Errno::EOPNOTSUPP) }
 }
 
 fn show_freeze(showing: &mut Showing<'_>) -> Result<Option<u64>, Errno> {
@@ -258,7 +258,7 @@ fn show_freeze(showing: &mut Showing<'_>) -> Result<Option<u64>, Errno> {
 
 /// Calls `act` for each process in a group and below, some at a time, until a whole round finds none for which it
 /// returns true: processes that start meanwhile may have smaller numbers.
-fn walk(writing: Writing<'_>, act: impl Fn(&Arc<Process>) -> bool) -> Progress {
+fn walk(writing: Writing<'_>, act: impl Fn(&Arc<Process>) -> bool) -> WriteProgress {
     let walk = &mut *writing.walk;
     let (processes, after) = step_from(walk.next);
     let mut last = None;
@@ -271,12 +271,12 @@ fn walk(writing: Writing<'_>, act: impl Fn(&Arc<Process>) -> bool) -> Progress {
     match last.and_then(after) {
         Some(next) => walk.next = next,
         None if walk.has_found => (walk.next, walk.has_found) = (0, false),
-        None => return Progress::Done,
+        None => return WriteProgress::Done,
     }
-    Progress::More
+    WriteProgress::More
 }
 
-fn store_freeze(writing: Writing<'_>) -> Result<Progress, Errno> {
+fn store_freeze(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
     let number: i32 = writing.text.parse().map_err(|_| Errno::EINVAL)?;
     if !matches!(number, 0 | 1) {
         return Err(Errno::ERANGE);
@@ -287,13 +287,13 @@ fn store_freeze(writing: Writing<'_>) -> Result<Progress, Errno> {
         group.set_freezing(number == 1);
     }
     let progress = walk(writing, freeze::follow);
-    if progress == Progress::Done {
+    if progress == WriteProgress::Done {
         freeze::look_at(&group);
     }
     Ok(progress)
 }
 
-fn store_kill(writing: Writing<'_>) -> Result<Progress, Errno> {
+fn store_kill(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
     let number: i32 = writing.text.parse().map_err(|_| Errno::EINVAL)?;
     if number != 1 {
         return Err(Errno::ERANGE);
@@ -325,13 +325,13 @@ fn show_tasks_max(showing: &mut Showing<'_>) -> Result<Option<u64>, Errno> {
     Ok(None)
 }
 
-fn store_tasks_max(writing: Writing<'_>) -> Result<Progress, Errno> {
+fn store_tasks_max(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
     let limit = GroupLimit::parse(writing.text).ok_or(Errno::EINVAL)?;
     if limit != GroupLimit::MAX && limit.0 > THREADS_MAX {
         return Err(Errno::EINVAL);
     }
     writing.group.threads.max.store(limit.0, Ordering::Relaxed);
-    Ok(Progress::Done)
+    Ok(WriteProgress::Done)
 }
 
 /// Processor time of the group and those below: what has left it, and what is in it. The root's is that of all CPUs.

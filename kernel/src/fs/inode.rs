@@ -1,8 +1,8 @@
 //! Inodes: the objects of a file system, behind one trait.
 //!
 //! The main one is [`tree`](crate::fs::tree), which holds everything that programs create and the image beneath it;
-//! nodes of `procfs` and `cgroupfs` are computed, those of [`overlay`](crate::fs::overlay) lie over others. Devices, pipes and sockets are nodes of a tree that
-//! open to other objects.
+//! nodes of `procfs` and `cgroupfs` are computed, and those of [`overlay`](crate::fs::overlay) lie over others.
+//! Devices, pipes and sockets are nodes of a tree that open to other objects.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -375,7 +375,7 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::EPERM)
     }
 
-    /// What [`Inode::extended`] gives is about to be changed: a file system of layers copies the file first.
+    /// Prepares for a change of [`Inode::extended`]: a file system of layers copies the file first.
     ///
     /// # Errors
     /// `EROFS`, `EINTR`, `ENOSPC`, `ENOMEM`, `EIO`.

@@ -1,8 +1,8 @@
 //! Time namespaces, time_namespaces(7): how far the clocks that run since the start are ahead for those inside.
 //!
-//! The kernel keeps the first namespace's time everywhere, and calls translate at their edge: [`Thread::clock_now`] what
-//! goes out, [`Thread::clock_moment`] what comes in. The first is `None`. Offsets can be set until a process comes in;
-//! from then on programs read them from a page of the namespace, beside the system page.
+//! The kernel keeps the first namespace's time everywhere, and calls translate at their edge: [`Thread::clock_now`]
+//! what goes out, [`Thread::clock_moment`] what comes in. The first is `None`. Offsets can be set until a process comes
+//! in; from then on programs read them from a page of the namespace, beside the system page.
 
 use alloc::sync::Arc;
 
@@ -122,20 +122,20 @@ fn offset_ns(times: &Times, clock: Clock) -> i64 {
     }
 }
 
-/// What a clock shows in a namespace.
+/// The time that a clock shows in a namespace.
 #[must_use]
 pub fn now_ns(times: &Times, clock: Clock) -> u64 {
     clock.now_ns().saturating_add_signed(offset_ns(times, clock))
 }
 
 impl Thread {
-    /// What a clock shows in the thread's namespace.
+    /// The time that a clock shows in the thread's namespace.
     #[must_use]
     pub fn clock_now(&self, clock: Clock) -> u64 {
         now_ns(&self.namespaces().times, clock)
     }
 
-    /// What the clock of the first namespace shows when that of the thread's shows `time_ns`, which is not 0 if that
+    /// The time of the first namespace's clock when that of the thread's shows `time_ns`, which is not 0 if that
     /// isn't.
     #[must_use]
     pub fn clock_moment(&self, clock: Clock, time_ns: u64) -> u64 {

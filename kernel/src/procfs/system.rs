@@ -30,7 +30,9 @@ pub fn devices(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn file_systems(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tcgroup2\nnodev\tdevtmpfs\nnodev\tdevpts\nnodev\tmqueue\nnodev\tpipefs\nnodev\tramfs\nnodev\toverlay\n")
+    const KINDS: &[&str] =
+        &["sysfs", "tmpfs", "proc", "cgroup2", "devtmpfs", "devpts", "mqueue", "pipefs", "ramfs", "overlay"];
+    KINDS.iter().try_for_each(|kind| text.line(format_args!("nodev\t{kind}\n")))
 }
 
 /// The controllers, which are all in the one hierarchy of version 2.

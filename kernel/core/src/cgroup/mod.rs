@@ -1,12 +1,12 @@
-//! The rules of control groups, cgroups(7): which controllers a group may enable, where processes may be, and how limits
-//! and paths are written.
+//! The rules of control groups, cgroups(7): which controllers a group may enable, where processes may be, and how
+//! limits are written.
 
 #[cfg(all(test, not(heddle_loom)))]
 mod tests;
 
 use core::fmt;
 
-/// The most levels of groups below the root. What a fork counts is counted at each level.
+/// The most levels of groups below the root. A fork counts at each of them.
 pub const LEVELS_MAX: u32 = 32;
 
 bitflags::bitflags! {
@@ -40,7 +40,7 @@ impl Controllers {
         Self::NAMES.into_iter().filter(move |&(each, _)| self.contains(each)).map(|(_, name)| name)
     }
 
-    /// What `cgroup.subtree_control` becomes by a text like `+pids -memory`, of a group that may enable `available`.
+    /// The value of `cgroup.subtree_control` after a text like `+pids -memory`, where `available` may be enabled.
     ///
     /// # Errors
     /// The text is no request, or not one for this group.
@@ -66,7 +66,7 @@ impl Controllers {
     }
 }
 
-/// What the rules about processes in a group depend on.
+/// The state of a group on which the rules about its processes depend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GroupShape {
     /// It is the root, to which no rule applies.

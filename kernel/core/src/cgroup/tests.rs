@@ -1,3 +1,5 @@
+//! Tests of the rules of control groups.
+
 use super::*;
 
 use alloc::string::ToString;

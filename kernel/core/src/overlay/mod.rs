@@ -11,7 +11,7 @@ use crate::fallible::push_reserved;
 /// The most lower layers, as many as Linux has.
 pub const LOWERS_MAX: usize = 500;
 
-/// What the options say.
+/// The layers that the options name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct OverlayOptions {
     /// Paths of the lower layers, from the top down.
@@ -86,7 +86,7 @@ impl OverlayOptions {
                 (b"upperdir", [_, ..]) => options.upper = Some(plain(value)?),
                 (b"workdir", [_, ..]) => options.work = Some(plain(value)?),
                 (b"userxattr", []) => options.has_user_marks = true,
-                // What these switch off is not there, and nothing here outlives the machine.
+                // These switch off features that are not there, and nothing here outlives the machine.
                 (b"redirect_dir", b"off" | b"nofollow")
                 | (b"index" | b"nfs_export" | b"metacopy", b"off")
                 | (b"xino", b"off" | b"auto")

@@ -1,3 +1,5 @@
+//! Tests of the options of overlays.
+
 use alloc::vec;
 
 use super::*;

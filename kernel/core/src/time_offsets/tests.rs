@@ -1,3 +1,5 @@
+//! Tests of offsets of time namespaces.
+
 use super::*;
 
 const NOW: u64 = 100 * NS_PER_SECOND as u64;

@@ -43,7 +43,7 @@ fn open_real(
 
 pub(super) fn open(node: Arc<OverlayNode>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
     if !matches!(node.kind(), FileType::Regular | FileType::Directory) {
-        // What is behind it is in no layer.
+        // The object behind it is in no layer.
         return node.real()?.entry.node.clone().open(opening);
     }
     let real = open_real(&node, opening.flags, opening.thread)?;

@@ -1,14 +1,16 @@
-//! Directories laid over one another, `overlayfs`: what is in the *upper* one hides what is in the *lower* ones, and all
+//! Directories laid over one another, `overlayfs`: names of the *upper* one hide those of the *lower* ones, and all
 //! changes go there.
 //!
 //! A name is looked up from the top layer down. A file is the first that is found; directories of one name are shown as
-//! one. What was removed and is in a lower layer leaves a *whiteout* in the upper one, a device with the number 0. A
-//! directory made anew over a lower one is marked *opaque*. Who changes something of a lower layer gets a copy in the
-//! upper one first ([`copy_up`]). These marks are Linux's, so layers can be exchanged with it.
+//! one. A removed name of a lower layer leaves a *whiteout* in the upper one, a device with the number 0. A directory
+//! made anew over a lower one is marked *opaque*. A file of a lower layer is copied to the upper one before it is
+//! changed ([`copy_up`]). These marks are Linux's, so layers can be exchanged with it.
 //!
 //! Layers are directories of other file systems, whose operations may wait for the host: no spinlock is held across
 //! them. Changes of names are made under a [`DetourLock`] of the overlay. Directories that are not in the upper layer
 //! alone keep their names (`EXDEV`), as with Linux's `redirect_dir=off`; names of one lower file become several files.
+//!
+//! Changes are made with the kernel's rights, so only the first user namespace mounts overlays.
 
 mod copy_up;
 mod file;
@@ -163,7 +165,8 @@ fn directory(place: Path) -> Result<Path, Errno> {
 /// A mount of the overlay that the options describe, whose paths `find` finds.
 ///
 /// # Errors
-/// `EINVAL` (an option; the layers don't go together, or are no directories), `EACCES`, `EROFS`, `ENOMEM`, `ENOSPC`, and what `find` says.
+/// `EINVAL` (an option; the layers don't go together, or are no directories), `EACCES`, `EROFS`, `ENOMEM`,
+/// `ENOSPC`, and those of `find`.
 pub fn mount(
     source: &[u8],
     options: &[u8],

@@ -18,18 +18,18 @@ use crate::process::Credentials;
 /// Names that one look at a layer takes.
 const LOOK: usize = 64;
 
-/// What is known of the names of a directory.
-pub(super) struct Children {
+/// The names of a directory, as far as they are known.
+pub(super) struct OverlayNames {
     /// Entries that somebody may use.
     entries: Names<Weak<Dentry>>,
     /// Where the search for entries that nobody uses any more goes on.
     sweep: u64,
-    listing: Listing,
+    listing: MergedList,
 }
 
 /// The names of all layers, put together as far as somebody has listed them. Once a name has come in, changes keep it
 /// up to date, so that positions stay.
-struct Listing {
+struct MergedList {
     names: Names<ListedName>,
     /// The layer of which names come next, among those of the directory, and the position there.
     layer: usize,
@@ -44,15 +44,15 @@ struct ListedName {
     is_hidden: bool,
 }
 
-impl Listing {
+impl MergedList {
     fn new() -> Self {
         Self { names: Names::new(), layer: 0, position: 0 }
     }
 }
 
-impl Children {
+impl OverlayNames {
     pub fn new() -> Self {
-        Self { entries: Names::new(), sweep: 0, listing: Listing::new() }
+        Self { entries: Names::new(), sweep: 0, listing: MergedList::new() }
     }
 
     fn find(&self, name: &[u8]) -> Option<Arc<Dentry>> {
@@ -91,7 +91,7 @@ impl Children {
     /// Puts a name into the listing. Without memory for it the listing begins anew.
     fn note(&mut self, name: &[u8], listed: ListedName) {
         if self.listing.names.insert(name, listed).is_err() {
-            self.listing = Listing::new();
+            self.listing = MergedList::new();
         }
     }
 
@@ -105,7 +105,7 @@ impl Children {
     }
 }
 
-/// What layers have under a name.
+/// The entries of layers under a name.
 struct Found {
     upper: Option<Arc<Dentry>>,
     lowers: Vec<LayerEntry>,
@@ -134,7 +134,7 @@ impl OverlayNode {
         upper.into_iter().chain(self.lowers.iter().cloned())
     }
 
-    /// What layers have under a name. With `below` the upper one is not asked.
+    /// The entries of layers under a name. With `below` the upper one is not asked.
     fn find(&self, name: &[u8], below: bool) -> Result<Option<Found>, Errno> {
         let (mut upper, mut lowers) = (None, Vec::new());
         let overlay = &self.overlay;
@@ -266,8 +266,8 @@ impl OverlayNode {
         Ok(true)
     }
 
-    /// The directories that a listing goes through. The order stays when the directory is copied: its copy is empty, and
-    /// comes last.
+    /// The directories that a listing goes through. The order stays when the directory is copied: its copy is empty,
+    /// and comes last.
     fn lowers_and_first_upper(&self) -> impl Iterator<Item = LayerEntry> + '_ {
         let upper = self.upper.get().map(|entry| LayerEntry { layer: 0, entry: entry.clone() });
         let (first, last) = if self.began_upper { (upper, None) } else { (None, upper) };
@@ -398,7 +398,7 @@ impl OverlayNode {
         if known.is_some_and(|known| Arc::ptr_eq(&known, entry)) { Ok(name) } else { Err(Errno::ENOENT) }
     }
 
-    /// Takes a name out of the upper layer, and covers it if a lower one has it. What had the name is in the working
+    /// Takes a name out of the upper layer, and covers it if a lower one has it. Its entry is in the working
     /// directory then, to be removed there.
     fn take_out(&self, upper: &Arc<Dentry>, node: &Self, name: &[u8]) -> Result<Option<Arc<Dentry>>, Errno> {
         let is_below = self.is_below(name)?;
@@ -441,8 +441,8 @@ impl OverlayNode {
     }
 }
 
-/// Removes what lies in the working directory and has no name in the overlay any more. What can't be removed there does
-/// no harm.
+/// Removes an entry from the working directory that has no name in the overlay any more. One that can't be removed
+/// there does no harm.
 pub(super) fn discard(overlay: &Overlay, old: &Arc<Dentry>) {
     if old.node.kind() == FileType::Directory {
         let _ = remove_whiteouts(old);

@@ -11,7 +11,7 @@ use crate::fs::inode::{
 };
 use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
-use crate::fs::overlay::names::Children;
+use crate::fs::overlay::names::OverlayNames;
 use crate::fs::overlay::{MARKS, Overlay, copy_up, file, top_of};
 use crate::fs::xattr::Extended;
 use crate::fs::{Dentry, File, StatusFlags};
@@ -38,7 +38,7 @@ pub(super) struct OverlayNode {
     number: u64,
     /// Its entry in the upper layer, from the beginning or since it was copied.
     pub upper: spin::Once<Arc<Dentry>>,
-    /// Its entries in lower layers, from the top down. What is no directory has only one.
+    /// Its entries in lower layers, from the top down. A file has only one.
     pub lowers: Vec<LayerEntry>,
     /// It was in the upper layer from the beginning.
     pub began_upper: bool,
@@ -46,7 +46,7 @@ pub(super) struct OverlayNode {
     pub copying: DetourLock,
     /// Its entry in the overlay, or one of them.
     entry: SpinLock<Weak<Dentry>>,
-    pub children: SpinLock<Children>,
+    pub children: SpinLock<OverlayNames>,
     pub locks: FileLocks,
     pub marks: Marks,
 }
@@ -73,7 +73,7 @@ impl OverlayNode {
             began_upper,
             copying: DetourLock::new(),
             entry: SpinLock::new(Weak::new()),
-            children: SpinLock::new(Children::new()),
+            children: SpinLock::new(OverlayNames::new()),
             locks: FileLocks::new(),
             marks: Marks::new(),
         })

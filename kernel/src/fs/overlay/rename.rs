@@ -70,7 +70,7 @@ impl OverlayNode {
     }
 }
 
-/// What has to be so before the names are locked, where a rename finds its new name taken.
+/// Checks and copies the holder of a rename's new name, before the names are locked.
 fn prepare_target(node: &OverlayNode, other: &Arc<Dentry>, how: Rename) -> Result<(), Errno> {
     let other = overlay_node(&other.node)?;
     if how == Rename::Exchange {
@@ -131,7 +131,7 @@ impl Moving<'_> {
             replaced.check_still_empty()?;
         }
         self.hide_below(self.to, &own)?;
-        // What covers a lower file of the old name is made first: nothing that may fail for want of it comes later.
+        // The cover of a lower file of the old name is made first, since a lack of memory must not bring that back.
         let work = source.overlay.work.as_ref().ok_or(Errno::EROFS)?;
         let whiteout = if source.is_below(old_name)? {
             Some(work.node.create(work, &source.overlay.copy_name()?, &WHITEOUT)?)

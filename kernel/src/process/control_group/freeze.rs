@@ -1,8 +1,8 @@
 //! Groups whose threads stand still, `cgroup.freeze`.
 //!
-//! A thread of a frozen group has [`PendingWork::FROZEN`] and waits before it goes back to its program; a call that waits
-//! is interrupted for that, as by a stop. The bits follow the group: whoever freezes, thaws or moves sets them after that,
-//! thread by thread, and a new thread begins with what its group says while the table is locked.
+//! A thread of a frozen group has [`PendingWork::FROZEN`] and waits before it goes back to its program; a call that
+//! waits is interrupted for that, as by a stop. The bits follow the group: whoever freezes, thaws or moves sets them
+//! after that, thread by thread, and a new thread begins with what its group says while the table is locked.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{Ordering, fence};
@@ -13,7 +13,7 @@ use crate::process::{Process, Thread};
 use crate::signal::PendingWork;
 
 impl ControlGroup {
-    /// What `cgroup.freeze` says.
+    /// The value of `cgroup.freeze`.
     #[must_use]
     pub fn is_freezing(&self) -> bool {
         self.is_freezing.load(Ordering::Acquire)

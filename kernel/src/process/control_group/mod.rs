@@ -2,7 +2,7 @@
 //!
 //! A process is in one group with all its threads ([`place`]). The root is no object for those who are in it: a process
 //! without a [`Groups`] costs a fork nothing. Numbers that count for a group and for all above it are changed level by
-//! level, of which there are at most [`cgroup::LEVELS_MAX`]. Who belongs to a group is no list: it is asked of each process.
+//! level, of which there are at most [`LEVELS_MAX`]. A group has no list of its members: each process is asked.
 //!
 //! Whoever changes the hierarchy, or moves a process, holds [`Hierarchy`], Linux's `cgroup_mutex`. It comes before the
 //! table of processes, and the places of processes come last.
@@ -112,7 +112,7 @@ pub struct ControlGroup {
     dying: AtomicU32,
     /// Its threads are to stand still, and those below.
     is_freezing: AtomicBool,
-    /// What `cgroup.events` said of that last.
+    /// The last answer of `cgroup.events` about that.
     was_frozen: AtomicBool,
     /// The limit on threads.
     pub threads: ThreadLimit,
@@ -292,7 +292,7 @@ impl ControlGroup {
         }
     }
 
-    /// What `cgroup.type` says.
+    /// The value of `cgroup.type`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         if self.upwards().skip(1).any(|above| above.shape().is_thread_root()) {
@@ -536,7 +536,7 @@ pub fn common<'a>(one: &'a Arc<ControlGroup>, other: &'a Arc<ControlGroup>) -> &
 /// Writes the path of a group as one sees it whose root is `from`.
 ///
 /// # Errors
-/// What `push` says.
+/// Those of `push`.
 pub fn write_path(
     from: &Groups,
     to: &Groups,

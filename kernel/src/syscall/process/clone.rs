@@ -13,7 +13,7 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{DescriptorTable, Directories, StatusFlags};
 use crate::memory::source::Object;
 use crate::memory::{Space, fallible};
-use crate::process::control_group::{self, ControlGroup, LevelChange, freeze};
+use crate::process::control_group::{self, ControlGroup, freeze};
 use crate::process::exit::discard;
 use crate::process::namespaces::Namespaces;
 use crate::process::pid_namespace;
@@ -22,7 +22,9 @@ use crate::process::thread::Parts;
 use crate::process::user_task::UserTask;
 use crate::process::vfork::Vfork;
 use crate::process::{Credentials, Limits, Resource, Thread, seccomp, table, time_namespace, trace};
-use crate::syscall::process::new_process::{child_actions, make_process, numbers, real_parent};
+use crate::syscall::process::new_process::{
+    child_actions, child_directories, enter_group, inherit, lock_group, make_process, numbers, real_parent,
+};
 use crate::syscall::process::unshare::new_users;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
 use crate::{cgroupfs, sched, signal};
@@ -33,14 +35,14 @@ pub(super) struct CloneRequest {
     pub(super) exit_signal: i32,
     stack: usize,
     parent_tid: usize,
-    child_tid: usize,
+    pub(super) child_tid: usize,
     tls: usize,
     /// Where `CLONE_PIDFD` puts the descriptor.
     pidfd: usize,
     /// Numbers that the child is to have, from its own PID namespace on.
     pub(super) wanted: Vec<i32>,
     /// The control group that the child is to be in; its parent's if there is none.
-    group: Option<Arc<ControlGroup>>,
+    pub(super) group: Option<Arc<ControlGroup>>,
 }
 
 /// Flags that are carried out.
@@ -478,11 +480,7 @@ fn make(
     space: Arc<Space>,
     descriptors: Arc<DescriptorTable>,
 ) -> Result<Arc<Thread>, Errno> {
-    let directories = if request.has(linux::CLONE_FS) {
-        parent.directories()
-    } else {
-        fallible::try_arc(parent.directories().duplicate())?
-    };
+    let directories = child_directories(parent, request)?;
     let old = parent.credentials();
     let credentials = if request.has(linux::CLONE_NEWUSER) { new_users(parent, &old)? } else { old.clone() };
     let namespaces = namespaces_for_child(parent, request, &credentials, &directories)?;
@@ -498,11 +496,7 @@ fn make(
     })?;
     let scheduling = parent.scheduling().for_child();
     let account = parent.split_account();
-
-    let hierarchy = request.group.as_ref().map(|_| control_group::lock());
-    if let (Some(group), Some(hierarchy)) = (&request.group, &hierarchy) {
-        group.check_entry(hierarchy)?;
-    }
+    let hierarchy = lock_group(request.group.as_ref())?;
     let mut table = table::lock();
     let task = enter_user_task(parent)?;
     let (tid, names) = numbers(request, &parent.credentials(), &namespaces.pids, &mut table)?;
@@ -511,10 +505,8 @@ fn make(
         None => parent.process.clone(),
         Some(actions) => make_process(parent, request, (tid, own_tid), namespaces.pids.clone(), actions)?,
     };
-    let group = match &request.group {
-        Some(group) => group.as_groups(),
-        None => parent.process.control_group(),
-    };
+    let group =
+        request.group.as_ref().map_or_else(|| parent.process.control_group(), |group| group.as_groups());
     let child = Thread::new(Parts {
         tid,
         own_tid,
@@ -532,20 +524,7 @@ fn make(
         float,
     })?;
     child.set_user_task(task);
-    child.set_io_priority(parent.io_priority());
-    child.inherit_timer_slack(parent);
-    child.set_personality(parent.personality());
-    child.set_memory_policy(parent.memory_policy());
-    if request.has(linux::CLONE_CHILD_CLEARTID) {
-        child.set_clear_child_tid(request.child_tid);
-    }
-    // A new thread has no alternate stack; a child that got a copy of the space, or borrows it in vfork, keeps it.
-    if !request.has(linux::CLONE_VM) || request.has(linux::CLONE_VFORK) {
-        child.set_alternate_stack(parent.alternate_stack());
-    }
-    if !request.has(linux::CLONE_VM) {
-        child.restartable.set(parent.restartable.get());
-    }
+    inherit(parent, &child, request);
     // A parent's list of children comes before the state of a child.
     let real_parent = if is_thread { None } else { Some(real_parent(parent, request).ok_or(Errno::EINVAL)?) };
     let mut children = real_parent.as_ref().map(|process| process.children());
@@ -559,12 +538,7 @@ fn make(
     if !state.reserve() {
         return Err(Errno::ENOMEM);
     }
-    let entered = if is_thread {
-        process.count_new_thread().map(|()| LevelChange::default())
-    } else {
-        process.enter_control_group(&group)
-    };
-    let changed = match entered {
+    let changed = match enter_group(&process, &group, is_thread) {
         Ok(changed) => changed,
         Err(error) => {
             drop((state, children, table, hierarchy));
@@ -589,8 +563,7 @@ fn make(
     table.enter_thread(&child);
     drop(state);
     drop(children);
-    drop(table);
-    drop(hierarchy);
+    drop((table, hierarchy));
     changed.tell();
     if request.has(linux::CLONE_NEWUSER) {
         child.set_credentials(credentials);

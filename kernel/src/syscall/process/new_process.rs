@@ -5,13 +5,65 @@ use heddle_kernel_core::signal::Actions;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
+use crate::fs::Directories;
 use crate::ipc::semaphore::SemUndoList;
 use crate::memory::fallible;
+use crate::process::control_group::{self, ControlGroup, Groups, Hierarchy, LevelChange};
 use crate::process::pid_namespace::{self, PidNames, Pids};
 use crate::process::table::PidTable;
 use crate::process::{Credentials, Process, ProcessParts, Thread, table};
 use crate::sync::SpinLock;
 use crate::syscall::process::clone::CloneRequest;
+
+/// Gives a new thread what it has of the one that makes it, and what the request says of its end.
+pub(super) fn inherit(parent: &Arc<Thread>, child: &Thread, request: &CloneRequest) {
+    child.set_io_priority(parent.io_priority());
+    child.inherit_timer_slack(parent);
+    child.set_personality(parent.personality());
+    child.set_memory_policy(parent.memory_policy());
+    if request.has(linux::CLONE_CHILD_CLEARTID) {
+        child.set_clear_child_tid(request.child_tid);
+    }
+    // A new thread has no alternate stack; a child that got a copy of the space, or borrows it in vfork, keeps it.
+    if !request.has(linux::CLONE_VM) || request.has(linux::CLONE_VFORK) {
+        child.set_alternate_stack(parent.alternate_stack());
+    }
+    if !request.has(linux::CLONE_VM) {
+        child.restartable.set(parent.restartable.get());
+    }
+}
+
+/// Root and working directory of the child, its parent's own or a copy.
+pub(super) fn child_directories(
+    parent: &Arc<Thread>,
+    request: &CloneRequest,
+) -> Result<Arc<Directories>, Errno> {
+    let own = parent.directories();
+    if request.has(linux::CLONE_FS) { Ok(own) } else { fallible::try_arc(own.duplicate()) }
+}
+
+/// Keeps the hierarchy of control groups as it is, for a child that is to start in this one.
+///
+/// # Errors
+/// `ENODEV`, `EBUSY`, `EOPNOTSUPP`: the group takes no processes.
+pub(super) fn lock_group(group: Option<&Arc<ControlGroup>>) -> Result<Option<Hierarchy>, Errno> {
+    let Some(group) = group else { return Ok(None) };
+    let hierarchy = control_group::lock();
+    group.check_entry(&hierarchy)?;
+    Ok(Some(hierarchy))
+}
+
+/// Counts a thread in the group of its process, which enters it with its first.
+///
+/// # Errors
+/// `EAGAIN`: there are as many as may be.
+pub(super) fn enter_group(process: &Process, group: &Groups, is_thread: bool) -> Result<LevelChange, Errno> {
+    if is_thread {
+        process.count_new_thread().map(|()| LevelChange::default())
+    } else {
+        process.enter_control_group(group)
+    }
+}
 
 /// The numbers of the child: in the first namespace, and in those that lead to its own.
 pub(super) fn numbers(

@@ -1,4 +1,4 @@
-//! What control groups do to their processes: limits on threads, freezing, killing, and what they count.
+//! Control groups over their processes: limits on threads, freezing, killing, and what is counted.
 
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
@@ -191,7 +191,7 @@ fn processor_time_is_the_groups() -> Outcome {
     let parts = value(&inner, "cpu.stat", "user_usec")? + value(&inner, "cpu.stat", "system_usec")?;
     expect!(parts.abs_diff(used) <= 2);
     expect!(value(&hierarchy.group, "cpu.stat", "usage_usec")? >= used);
-    // What was used before stays where it was used.
+    // Time that was used before stays where it was used.
     let other = hierarchy.inner("other")?;
     let child = waiting_in(&other)?;
     end(child)?;

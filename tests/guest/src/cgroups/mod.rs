@@ -1,4 +1,4 @@
-//! Control groups of version 2, cgroups(7): the hierarchy, its files, limits on threads, freezing, and cgroup namespaces.
+//! Control groups of version 2, cgroups(7): the hierarchy, its files, and cgroup namespaces.
 
 #![allow(unsafe_code)] // clone3 has no safe form.
 

@@ -149,7 +149,7 @@ fn absolute_times_are_the_namespaces() -> Outcome {
     set_offsets(&format!("monotonic {} 0\nboottime {} 0", 10 * DAY, 20 * DAY)).or_fail()?;
     apart(|| {
         for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_BOOTTIME] {
-            // What has been in this namespace is over at once, and what comes is not.
+            // A moment that has been in this namespace is over at once, and one that comes is not.
             let now = seconds(clock);
             sleep_until(clock, now - DAY).or_fail()?;
             sleep_until(clock, now + 1).or_fail()?;

@@ -305,7 +305,7 @@ fn files_get_other_names() -> Outcome {
     expect_eq!(names(&layers.merged)?, ["directory", "new", "two"]);
     expect_eq!(text(&merged("new"))?, "one");
     expect!(is_whiteout(&layers.upper.join("one")));
-    // What is there goes.
+    // A file that is there goes.
     fs::rename(merged("new"), merged("two")).or_fail()?;
     expect_eq!(text(&merged("two"))?, "one");
     expect_eq!(names(&layers.merged)?, ["directory", "two"]);
