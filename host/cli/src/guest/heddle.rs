@@ -23,8 +23,8 @@ const KERNEL_CHECKING: &str = "target/x86_64-unknown-none/checking/heddle-kernel
 const LOW_MEMORY_END: u64 = LARGE_IMAGE_OFFSET;
 /// Start of the memory that did not fit below [`LOW_MEMORY_END`].
 const HIGH_MEMORY: u64 = 4 << 30;
-/// Less than this the kernel itself does not fit in.
-const MEMORY_MIN_BYTES: u64 = 8 * MIB;
+/// Less than this the kernel and its smallest program do not fit in.
+const MEMORY_MIN_BYTES: u64 = 4 * MIB + MIB / 4;
 /// The emulator rounds the size of memory to this, and refuses a backend of another size.
 const MEMORY_UNIT_BYTES: u64 = 8192;
 
@@ -80,7 +80,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         bail!("no kernel at {}: start this tool by ./heddle, which builds it", kernel.display());
     }
     if choices.memory_bytes < MEMORY_MIN_BYTES {
-        bail!("--memory: Heddle needs {} MiB at least", MEMORY_MIN_BYTES / MIB);
+        bail!("--memory: Heddle needs {} MiB at least", MEMORY_MIN_BYTES.div_ceil(MIB));
     }
     let (address, size_bytes) = lay_out(image.offset, image.length, choices.memory_bytes)?;
     let file_bytes = image.file().metadata().context("the root image's file")?.len();
