@@ -11,8 +11,8 @@ portable() {
     local system=aarch64-unknown-linux-gnu
     rustup target add "$system" >/dev/null 2>&1
     if ! command -v aarch64-linux-gnu-gcc >/dev/null; then
-        echo "portable: skipped: a library in C needs Debian's package gcc-aarch64-linux-gnu"
-        return 0
+        echo "portable: a library in C needs Debian's package gcc-aarch64-linux-gnu" >&2
+        return 1
     fi
     nice -n 10 cargo check -q --target "$system" --target-dir "$target/portable" -p heddle-cli
     echo "portable: builds for $system"

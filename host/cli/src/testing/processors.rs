@@ -48,8 +48,8 @@ const CORE: [&str; 3] = ["signal::", "preemption::", "vdso::"];
 
 /// The application: processes, pipes, and libraries that choose their instructions by the processor. The first line is
 /// what the kernel says of the processor, the second a digest that does not depend on it.
-const APPLICATION: &str =
-    "grep -m1 ^flags /proc/cpuinfo; seq 1 30000 | sort -k1.2 | awk '{ s += sqrt($1) * NR } END { print s }' | sha256sum";
+const APPLICATION: &str = "grep -m1 ^flags /proc/cpuinfo; \
+    seq 1 30000 | sort -k1.2 | awk '{ s += sqrt($1) * NR } END { print s }' | sha256sum";
 
 fn heddle(options: &[&str], command: &[&str]) -> Result<Output, String> {
     let arguments: Vec<&str> = options.iter().chain(&["--"]).chain(command).copied().collect();
@@ -88,7 +88,8 @@ fn application(options: &[&str], expected: &str, absent: Option<&str>) -> Result
 /// The application's digest on this host.
 fn expected() -> Result<String, String> {
     let mut command = std::process::Command::new("sh");
-    let output = run(command.args(["-c", APPLICATION]), b"", RUN_TIMEOUT).map_err(|error| error.to_string())?;
+    let output =
+        run(command.args(["-c", APPLICATION]), b"", RUN_TIMEOUT).map_err(|error| error.to_string())?;
     output.text().split_once('\n').map(|(_, digest)| digest.to_owned()).ok_or_else(|| output.complaints())
 }
 
@@ -111,7 +112,8 @@ fn core(options: &[&str], program: &Path, names: &[String]) -> Result<(), String
     }
 }
 
-/// With KVM a program runs, wherever this host has it. In the long tier the application and the core of the tests do too.
+/// With KVM a program runs, wherever this host has it. In the long tier the application and the core of the tests do
+/// too.
 fn kvm(run: impl Fn(&[&str]) -> Result<(), String>) -> Verdict {
     let options = ["--accel", "kvm"];
     match heddle(&options, &["echo", "hello"]) {

@@ -37,13 +37,20 @@ impl<'a> Buddy<'a> {
     /// No free frames yet: [`Buddy::release`] and [`Buddy::add_untouched`] hand them in.
     #[must_use]
     pub const fn new(descriptors: &'a [Descriptor]) -> Self {
-        Self { descriptors, heads: [NONE; ORDERS], free: 0, untouched: [Untouched { start: 0, end: 0 }; REGIONS_MAX] }
+        Self {
+            descriptors,
+            heads: [NONE; ORDERS],
+            free: 0,
+            untouched: [Untouched { start: 0, end: 0 }; REGIONS_MAX],
+        }
     }
 
     /// Hands in `count` contiguous frames whose descriptors may hold anything. No other frames that are handed in lie
     /// in the same [`BLOCK_FRAMES`] as one of these. `false` if there are too many such ranges.
     pub fn add_untouched(&mut self, start: u32, count: u32) -> bool {
-        let Some(place) = self.untouched.iter_mut().find(|range| range.start == range.end) else { return false };
+        let Some(place) = self.untouched.iter_mut().find(|range| range.start == range.end) else {
+            return false;
+        };
         *place = Untouched { start, end: start + count };
         self.free += count as usize;
         true
@@ -51,7 +58,9 @@ impl<'a> Buddy<'a> {
 
     /// Cuts the next frames that were never used into blocks; `false` if there are none.
     fn touch(&mut self) -> bool {
-        let Some(range) = self.untouched.iter_mut().find(|range| range.start < range.end) else { return false };
+        let Some(range) = self.untouched.iter_mut().find(|range| range.start < range.end) else {
+            return false;
+        };
         let start = range.start;
         let first = start / BLOCK_FRAMES * BLOCK_FRAMES;
         let end = range.end.min(first + BLOCK_FRAMES);
@@ -263,7 +272,7 @@ mod tests {
     fn memory_that_was_never_used_serves_as_any_other() {
         for seed in 1..20 {
             let descriptors = descriptors(5000);
-            // What the machine leaves in memory: here, that every frame heads a free block.
+            // Memory holds anything: here, that every frame heads a free block.
             descriptors.iter().for_each(|descriptor| descriptor.set_free(3));
             let mut buddy = Buddy::new(&descriptors);
             assert!(buddy.add_untouched(700, 2000));

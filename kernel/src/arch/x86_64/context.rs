@@ -107,16 +107,17 @@ impl UserContext {
         self.error = number as u64;
     }
 
-    /// Where the `syscall` lies by which a program came to the kernel's entry without the kernel's rights, if it faulted
-    /// at that address.
+    /// The address of the `syscall` by which a program came to the kernel's entry without the kernel's rights, if it
+    /// faulted there.
     ///
-    /// A KVM that interprets the kernel and leaves programs to the processor may enter so: the instruction has done all
-    /// of its work but to change the level. Whoever asks has to look for the instruction there: a program can jump
-    /// to the entry, with any address in the register.
+    /// A KVM that interprets the kernel and leaves programs to the processor may enter so: the instruction has done
+    /// all of its work but to change the level. The caller has to look for the instruction at the address, because a
+    /// program can jump to the entry, with anything in the register.
     #[must_use]
     pub fn strayed_call(&self, fault_address: usize) -> Option<usize> {
         let entry = descriptor::syscall_entry();
-        (fault_address as u64 == entry && self.rip == entry).then(|| self.rcx.wrapping_sub(SYSCALL_LENGTH) as usize)
+        (fault_address as u64 == entry && self.rip == entry)
+            .then(|| self.rcx.wrapping_sub(SYSCALL_LENGTH) as usize)
     }
 
     /// Makes a call of [`Self::strayed_call`] what it was to be.

@@ -1,6 +1,6 @@
 //! `boot`: how long a program takes from command to exit, when the guest reaches it, how little memory suffices, and
-//! how large the kernels are; and what of that is QEMU's own start. Beside Debian's kernel with our first process stands the same kernel with the smallest
-//! initial file system that runs the program.
+//! how large the kernels are; and what of that is QEMU's own start. Beside Debian's kernel with our first process
+//! stands the same kernel with the smallest initial file system that runs the program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -235,7 +235,9 @@ fn exiting_kernel() -> Vec<u8> {
     let mut file = b"\x7fELF\x02\x01\x01".to_vec();
     file.resize(16, 0);
     // ET_EXEC, EM_X86_64, version 1
-    for bytes in [&[2, 0, 62, 0, 1, 0, 0, 0][..], &(BASE + entry).to_le_bytes(), &64u64.to_le_bytes(), &[0; 12]] {
+    for bytes in
+        [&[2, 0, 62, 0, 1, 0, 0, 0][..], &(BASE + entry).to_le_bytes(), &64u64.to_le_bytes(), &[0; 12]]
+    {
         file.extend_from_slice(bytes);
     }
     for half in [64u16, 56, 2, 64, 0, 0] {
