@@ -128,9 +128,9 @@ pub fn initialize() {
         .find(|region| region.end - region.start >= bytes)
         .expect("the machine has room for its frame descriptors");
     let first: *mut Descriptor = paging::direct_map(home.start);
-    // SAFETY: the region is usable memory in the direct map, large enough, and kept out of the allocator below. Any value
-    // is valid for an atomic word, so also what the machine left there: the allocator writes a descriptor before it
-    // first reads it.
+    // SAFETY: the region is usable memory in the direct map, large enough, and kept out of the allocator below. Any
+    // value is valid for an atomic word, so also what the machine left there: the allocator writes a descriptor before
+    // it first reads it.
     let descriptors = unsafe { core::slice::from_raw_parts(first, count) };
     let mut buddy = Buddy::new(descriptors);
     let mut total = 0;
