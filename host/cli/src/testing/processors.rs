@@ -4,13 +4,14 @@
 //! application runs, which also tells what the kernel says of the processor; in the long tier a core of the guest tests
 //! runs too.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
 use super::process::{Output, RUN_TIMEOUT, heddle_run, run};
 use super::{Tally, Verdict, cargo, guest};
 use crate::guest::Kernel;
+use crate::machine::accelerator::{Accelerator, Choice};
 
 /// The models of processors, oldest first.
 const MODELS: [&str; 6] = ["qemu64", "Nehalem", "Haswell", "Skylake-Server", "EPYC", "max"];
@@ -45,6 +46,9 @@ const REQUIRED: [(&str, &str); 5] =
 
 /// The guest tests that depend most on the processor: saved registers, faults, interrupts, clocks.
 const CORE: [&str; 3] = ["signal::", "preemption::", "vdso::"];
+
+/// Those that a KVM which interprets the kernel comes through within their deadlines.
+const CORE_INTERPRETED: [&str; 2] = ["vdso::", "pipe::"];
 
 /// The application: processes, pipes, and libraries that choose their instructions by the processor. The first line is
 /// what the kernel says of the processor, the second a digest that does not depend on it.
@@ -151,12 +155,16 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
         }
     }
     let expected = expected().map_err(anyhow::Error::msg)?;
-    let mut tests = Vec::new();
-    let program = cargo::program(repository, guest::PACKAGE)?;
+    let (mut program, mut all) = (PathBuf::new(), Vec::new());
     if is_long {
-        let is_core = |name: &String| CORE.iter().any(|family| name.starts_with(family));
-        tests = guest::list(&program)?.into_iter().filter(is_core).collect();
+        program = cargo::program(repository, guest::PACKAGE)?;
+        all = guest::list(&program)?;
     }
+    let of = |families: &[&str]| -> Vec<String> {
+        let is_wanted = |name: &&String| families.iter().any(|family| name.starts_with(family));
+        all.iter().filter(is_wanted).cloned().collect()
+    };
+    let tests = of(&CORE);
     for (cpu, absent) in machines(is_long) {
         let name = format!("processors/{cpu}");
         if is_chosen(&name) {
@@ -175,6 +183,9 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
         tally.record("processors/kvm", &kvm(more));
     }
     if is_long && is_chosen("processors/kvm: core") {
+        let auto = Accelerator::decide(Choice::Auto);
+        let is_fast = auto.is_ok_and(|auto| auto.kvm.is_some());
+        let tests = if is_fast { tests } else { of(&CORE_INTERPRETED) };
         tally.record("processors/kvm: core", &kvm(|options| core(options, &program, &tests)));
     }
     Ok(())
