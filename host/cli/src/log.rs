@@ -6,7 +6,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
+
+/// A file without a name: in memory, or, where the host has no such files, in the directory for temporary ones.
+///
+/// # Errors
+/// If neither can be had.
+pub fn unnamed_file(name: &str) -> io::Result<File> {
+    let in_memory = memfd_create(name, MemfdFlags::CLOEXEC);
+    in_memory.map(File::from).or_else(|_| on_disk(&std::env::temp_dir()))
+}
+
+fn on_disk(directory: &Path) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
+    file.map(File::from).map_err(|error| {
+        let error = io::Error::from(error);
+        io::Error::new(error.kind(), format!("a temporary file in {}: {error}", directory.display()))
+    })
+}
 
 /// A log that the machine writes to.
 #[derive(Debug)]
@@ -22,7 +40,7 @@ impl Log {
     /// # Errors
     /// The error of the system call.
     pub fn in_memory() -> io::Result<Self> {
-        let file = File::from(memfd_create("heddle-log", MemfdFlags::CLOEXEC)?);
+        let file = unnamed_file("heddle-log")?;
         Ok(Self { file, read_bytes: 0, partial: Vec::new() })
     }
 
@@ -88,6 +106,16 @@ impl AsFd for Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_without_files_in_memory_has_some_on_disk() {
+        let folder = std::env::temp_dir();
+        let file = on_disk(&folder).unwrap();
+        file.write_all_at(b"kept", 3).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 7);
+        let refused = on_disk(Path::new("/proc/self")).unwrap_err().to_string();
+        assert!(refused.contains("a temporary file in /proc/self: "), "{refused}");
+    }
 
     #[test]
     fn new_lines_are_whole_and_come_once() {

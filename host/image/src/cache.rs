@@ -21,6 +21,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use heddle_erofs::write::WriteError;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::backing;
@@ -273,7 +274,11 @@ impl Cache {
             // Cleaned away before it was locked: the caller tries again.
             return Ok(());
         }
-        backing::write(file.as_file_mut(), assembly.root.tree(), progress).map_err(Error::Image)?;
+        backing::write(file.as_file_mut(), assembly.root.tree(), progress).map_err(|error| match error {
+            // No room, say: the user has to know where.
+            WriteError::Write(error) => at(error),
+            error => Error::Image(error),
+        })?;
         // The name must not outlive a power failure that the contents didn't.
         file.as_file().sync_data().map_err(at)?;
         file.persist(directory.join(key)).map_err(|error| at(error.error))?;

@@ -35,6 +35,9 @@ mod context {
     const _: fn() -> UserContext = UserContext::new_user;
     const _: fn(&UserContext) -> usize = UserContext::syscall_number;
     const _: fn(&mut UserContext) = UserContext::restart_syscall;
+    const _: fn(&UserContext, usize) -> Option<usize> = UserContext::strayed_call;
+    const _: fn(&mut UserContext) = UserContext::adopt_call;
+    const _: &[u8] = &current::CALL_INSTRUCTION;
     const _: fn(&UserContext, usize) -> usize = UserContext::argument;
     const _: fn(&mut UserContext, usize, usize) = UserContext::set_argument;
     const _: fn(&UserContext) -> usize = UserContext::result;

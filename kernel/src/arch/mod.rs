@@ -31,9 +31,9 @@ use self::x86_64 as current;
 
 pub use current::debug;
 pub use current::{
-    ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu, enter_user,
-    exception_signal, features, hardware_capabilities, interrupt, machine, mitigations, paging, paravirt,
-    signal, stack, syscall_name, time, user,
+    CALL_INSTRUCTION, ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu,
+    enter_user, exception_signal, features, hardware_capabilities, interrupt, machine, mitigations, paging,
+    paravirt, signal, stack, syscall_name, time, user,
 };
 
 /// Hooks that [`enter_user`] calls around the time in which a program runs.

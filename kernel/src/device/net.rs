@@ -220,6 +220,10 @@ pub fn find() -> Result<Option<&'static NetDevice>, Errno> {
     if !offered.contains(NetFeatures::CHECKSUM) {
         wanted -= NetFeatures::HOST_TSO4 | NetFeatures::HOST_TSO6;
     }
+    if !virtio::has_room_for_chains() {
+        wanted -= NetFeatures::GUEST_TSO4 | NetFeatures::GUEST_TSO6;
+        wanted -= NetFeatures::HOST_TSO4 | NetFeatures::HOST_TSO6;
+    }
     let features = transport.begin_init(wanted);
     if !features.contains(NetFeatures::VERSION_1 | NetFeatures::MAC) {
         ::log::error!("virtio net: {features:?}");
@@ -308,7 +312,7 @@ async fn serve(device: &'static NetDevice, mut receiver: Receiver, sink: &'stati
         loop {
             while receiver.next(device, sink) {
                 // Half of the buffers stay with the device, which is told of others in batches: that costs an exit.
-                if receiver.queue.owned() >= virtio::FRAME_BUFFERS / 2 {
+                if receiver.queue.owned() >= receiver.queue.count() / 2 {
                     receiver.post(&device.registers);
                 }
                 budget.step(FRAME_COST).await;
@@ -389,7 +393,7 @@ impl NetDevice {
         }
         transmit.queue.reclaim();
         // A quarter is room for more than a frame or two.
-        if transmit.queue.owned() < virtio::FRAME_BUFFERS / 4 {
+        if transmit.queue.owned() < transmit.queue.count() / 4 {
             return false;
         }
         transmit.refused = false;
@@ -419,7 +423,7 @@ impl Link for NetDevice {
         let header = FrameHeader::new(&offload).encode();
         let mut transmit = self.transmit.lock();
         let queue = &mut transmit.queue;
-        if queue.owned() < virtio::FRAME_BUFFERS / 2 {
+        if queue.owned() < queue.count() / 2 {
             queue.reclaim();
         }
         let mut sent = queue.send([&header, frame]);

@@ -5,6 +5,7 @@
 //! to wait.
 
 use crate::error::Errno;
+use crate::memory::frame;
 use crate::sync::SpinLock;
 use crate::time;
 use crate::wait::engine::kernel_until;
@@ -12,7 +13,7 @@ use crate::wait::queue::{Events, WaitQueue, Watch};
 
 use crate::device::virtio::{BufferQueue, QUEUE_LENGTH, Registers};
 
-/// How many buffers of what size a port has.
+/// How many buffers of what size a port has in a machine with ample memory.
 ///
 /// QEMU fills a receive buffer with at most the 4 KiB that it reads from its socket at a time, so larger ones would
 /// stay empty; a buffer to send goes out as a whole, so it is as large as a program's usual writes.
@@ -26,6 +27,22 @@ pub struct Buffers {
     pub transmit_count: usize,
     /// Bytes of each.
     pub transmit_bytes: usize,
+}
+
+impl Buffers {
+    /// The fewest buffers of a direction, and the fewest bytes of one, where the machine has little memory.
+    const COUNT_MIN: usize = 4;
+    const BYTES_MIN: usize = 2048;
+
+    /// The same in proportion to the machine's memory.
+    fn in_proportion(self) -> Self {
+        let bytes = frame::in_proportion(self.transmit_bytes, Self::BYTES_MIN);
+        Self {
+            receive_count: frame::in_proportion(self.receive_count, Self::COUNT_MIN),
+            transmit_bytes: bytes.next_multiple_of(64),
+            ..self
+        }
+    }
 }
 
 /// A received buffer.
@@ -96,6 +113,7 @@ impl Port {
     /// # Errors
     /// `ENOMEM`.
     pub fn start(&self, buffers: Buffers) -> Result<(), Errno> {
+        let buffers = buffers.in_proportion();
         if buffers.transmit_count > 0 {
             self.transmit.lock().queue.allocate(buffers.transmit_count, buffers.transmit_bytes)?;
         }

@@ -7,6 +7,7 @@
 //! small one.
 
 use alloc::collections::VecDeque;
+use core::cell::Cell;
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
@@ -79,21 +80,27 @@ pub fn slot_word(slot: Slot, table: PageTableEntry) -> u64 {
     (slot.into_number() as u64) << SLOT_SHIFT | table.physical() | TAG_SLOT
 }
 
-/// When to stop for now.
-#[derive(Clone, Copy)]
+/// When to stop for now: not before there was one step, however slow the processor is.
 struct ReaperBudget {
     end_ns: u64,
+    has_begun: Cell<bool>,
 }
 
 impl ReaperBudget {
-    const UNLIMITED: Self = Self { end_ns: u64::MAX };
-
-    fn new() -> Self {
-        Self { end_ns: time::now_ns() + BUDGET_NS }
+    const fn unlimited() -> Self {
+        Self { end_ns: u64::MAX, has_begun: Cell::new(false) }
     }
 
-    fn is_over(self) -> bool {
-        self.end_ns != u64::MAX && time::now_ns() > self.end_ns
+    fn new() -> Self {
+        Self { end_ns: time::now_ns() + BUDGET_NS, has_begun: Cell::new(false) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.has_begun.get() && self.end_ns != u64::MAX && time::now_ns() > self.end_ns
+    }
+
+    fn note_step(&self) {
+        self.has_begun.set(true);
     }
 }
 
@@ -103,7 +110,7 @@ pub fn release(posted: PendingFlush, words: impl Iterator<Item = u64>) {
     let budget = ReaperBudget::new();
     for word in words {
         if (if is_table(word) { flushed } else { acknowledged }) && is_unused(word) {
-            release_word(word, budget);
+            release_word(word, &budget);
         } else {
             hold(word, posted);
         }
@@ -135,12 +142,12 @@ fn wait_and_release(DeferredFree { word, posted }: DeferredFree) {
     while !is_unused(word) {
         core::hint::spin_loop();
     }
-    release_word(word, ReaperBudget::UNLIMITED);
+    release_word(word, &ReaperBudget::unlimited());
 }
 
 /// Releases all words whose CPUs have acknowledged.
 pub fn drain() {
-    let _ = drain_within(ReaperBudget::UNLIMITED);
+    let _ = drain_within(&ReaperBudget::unlimited());
 }
 
 /// Makes all CPUs flush, on the spot, and releases everything. For when memory is short.
@@ -150,7 +157,7 @@ pub fn drain_everywhere() {
 }
 
 /// The same until the budget is exhausted; returns whether it finished.
-fn drain_within(budget: ReaperBudget) -> bool {
+fn drain_within(budget: &ReaperBudget) -> bool {
     if !IN_USE.load(Ordering::Acquire) {
         return true;
     }
@@ -172,6 +179,7 @@ fn drain_within(budget: ReaperBudget) -> bool {
                 wait_and_release(first);
             }
         }
+        budget.note_step();
     }
     let mut held = DEFERRED.lock();
     IN_USE.store(!held.is_empty(), Ordering::Release);
@@ -188,7 +196,7 @@ fn is_unused(word: u64) -> bool {
     word & TAG_MASK != TAG_ROOT || !(0..cpu::count()).any(|cpu| paging::root_of(cpu) == word & !TAG_MASK)
 }
 
-fn release_word(word: u64, budget: ReaperBudget) {
+fn release_word(word: u64, budget: &ReaperBudget) {
     let value = word & !TAG_MASK;
     match word & TAG_MASK {
         TAG_SLOT => {
@@ -200,7 +208,10 @@ fn release_word(word: u64, budget: ReaperBudget) {
         TAG_ROOT => Root(value).take_apart(|child| release_word(child, budget)),
         // A leaf table is the largest piece that is never divided. The clock is not read for every page: one call
         // releases as many as a gather holds.
-        level @ 0..=1 if level == 0 || !budget.is_over() => table::release(value, level as usize),
+        level @ 0..=1 if level == 0 || !budget.is_over() => {
+            table::release(value, level as usize);
+            budget.note_step();
+        }
         1 => hold(word, PendingFlush::NONE),
         level => table::take_apart(value, level as usize, |child| release_word(child, budget)),
     }
@@ -214,7 +225,7 @@ pub async fn reaper() {
     })
     .await;
     loop {
-        let finished = drain_within(ReaperBudget::new());
+        let finished = drain_within(&ReaperBudget::new());
         if !finished {
             sched::poll_interrupts();
             sched::yield_now().await;

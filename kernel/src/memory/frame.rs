@@ -23,8 +23,12 @@ use crate::memory::oom;
 use crate::memory::raw::FrameSlice;
 use crate::sync::SpinLock;
 
-/// Frames that only small allocations of the kernel's heap may use.
-pub const EMERGENCY_FRAMES: usize = 64;
+/// The most frames that only small allocations of the kernel's heap may use.
+const EMERGENCY_FRAMES_MAX: usize = 64;
+/// The least, as a part of all frames: a machine of a few MiB has no more to spare.
+const EMERGENCY_PART: usize = 8;
+/// A machine with so many frames has all buffers of its devices.
+const AMPLE_FRAMES: usize = (32 << 20) / PAGE_SIZE;
 /// Memory below this is reserved for the firmware and for the start of other processors.
 const LOW_MEMORY_BYTES: u64 = 1 << 20;
 /// Frames that each CPU keeps for its own allocations that cannot report failure: see [`keep`].
@@ -53,6 +57,8 @@ static MACHINE: spin::Once<FrameMachine> = spin::Once::new();
 static BUDDY: SpinLock<Buddy<'static>> = SpinLock::new(Buddy::new(&[]));
 /// Free frames of `BUDDY` when it was last unlocked.
 static FREE_IN_BUDDY: AtomicUsize = AtomicUsize::new(0);
+/// See [`emergency_frames`].
+static EMERGENCY: AtomicUsize = AtomicUsize::new(EMERGENCY_FRAMES_MAX);
 /// How often frames have come back to `BUDDY` that a program may have.
 static FREED: AtomicUsize = AtomicUsize::new(0);
 static CACHES: [SpinLock<FrameCache>; MAX_CPUS] = [const { SpinLock::new(FrameCache::EMPTY) }; MAX_CPUS];
@@ -64,6 +70,17 @@ static ZERO_PAGE: Page = Page([0; PAGE_SIZE]);
 
 fn machine() -> &'static FrameMachine {
     MACHINE.get().expect("memory is initialized before it is used")
+}
+
+/// Frames that only small allocations of the kernel's heap may use.
+pub fn emergency_frames() -> usize {
+    EMERGENCY.load(Relaxed)
+}
+
+/// A number of buffers or bytes in proportion to the machine's memory: `most` in an ordinary machine, and at least
+/// `least`.
+pub fn in_proportion(most: usize, least: usize) -> usize {
+    (most * total_frames().min(AMPLE_FRAMES) / AMPLE_FRAMES).max(least.min(most))
 }
 
 /// Physical addresses of the root image; `None` if the machine was given none.
@@ -102,18 +119,18 @@ pub fn initialize() {
             }
         }
     }
-    let count = layout.indices() as usize;
+    // The last block's end has no frames.
+    let last = layout.regions().filter_map(|region| layout.index(region.end - PAGE_SIZE as u64)).max();
+    let count = last.map_or(0, |last| last as usize + 1);
     let bytes = (count * size_of::<Descriptor>()).next_multiple_of(PAGE_SIZE) as u64;
     let home = layout
         .regions()
         .find(|region| region.end - region.start >= bytes)
         .expect("the machine has room for its frame descriptors");
     let first: *mut Descriptor = paging::direct_map(home.start);
-    for index in 0..count {
-        // SAFETY: the region is usable memory in the direct map that is not in use yet, and large enough.
-        unsafe { first.add(index).write(Descriptor::new()) };
-    }
-    // SAFETY: just initialized; the frames are kept out of the allocator below.
+    // SAFETY: the region is usable memory in the direct map, large enough, and kept out of the allocator below. Any
+    // value is valid for an atomic word, so also what the machine left there: the allocator writes a descriptor before
+    // it first reads it.
     let descriptors = unsafe { core::slice::from_raw_parts(first, count) };
     let mut buddy = Buddy::new(descriptors);
     let mut total = 0;
@@ -122,9 +139,11 @@ pub fn initialize() {
         let frames = ((region.end - start) / PAGE_SIZE as u64) as u32;
         total += frames as usize;
         if let Some(index) = layout.index(start) {
-            buddy.release_range(index, frames);
+            // There is room for as many ranges as the layout has regions.
+            buddy.add_untouched(index, frames);
         }
     }
+    EMERGENCY.store((total / EMERGENCY_PART).min(EMERGENCY_FRAMES_MAX), Relaxed);
     note_free(&buddy);
     *BUDDY.lock() = buddy;
     MACHINE.call_once(|| FrameMachine { layout, descriptors, total });
@@ -155,9 +174,9 @@ pub fn free_frames() -> usize {
 /// Whether this CPU has more free frames within reach than the emergency reserve: the caches of other CPUs don't help
 /// it. Asked before each small allocation of the kernel.
 pub fn is_above_reserve() -> bool {
-    FREE_IN_BUDDY.load(Relaxed) > EMERGENCY_FRAMES || {
+    FREE_IN_BUDDY.load(Relaxed) > emergency_frames() || {
         let cached = CACHES[cpu::id()].lock().length;
-        BUDDY.lock().free() + cached > EMERGENCY_FRAMES
+        BUDDY.lock().free() + cached > emergency_frames()
     }
 }
 
@@ -192,7 +211,7 @@ fn note_free(buddy: &Buddy<'_>) {
 /// The same after frames have come back.
 fn note_released(buddy: &Buddy<'_>) {
     note_free(buddy);
-    if buddy.free() > EMERGENCY_FRAMES {
+    if buddy.free() > emergency_frames() {
         FREED.fetch_add(1, Relaxed);
         oom::frames_were_freed();
     }
@@ -207,7 +226,7 @@ pub fn freed() -> usize {
 pub(super) fn can_allocate(count: usize) -> bool {
     let buddy = BUDDY.lock();
     let order = count.next_power_of_two().trailing_zeros() as usize;
-    buddy.free() >= EMERGENCY_FRAMES + count && buddy.has_block(order)
+    buddy.free() >= emergency_frames() + count && buddy.has_block(order)
 }
 
 /// Makes sure that this CPU keeps `count` frames, which only its own allocations of the heap take, and only when there
@@ -219,7 +238,7 @@ pub(super) fn keep(count: usize, urgent: bool) -> bool {
         return true;
     }
     let mut buddy = BUDDY.lock();
-    while cache.kept_length < KEPT_FRAMES && (urgent || buddy.free() > EMERGENCY_FRAMES) {
+    while cache.kept_length < KEPT_FRAMES && (urgent || buddy.free() > emergency_frames()) {
         let Some(index) = buddy.allocate(0) else { break };
         let length = cache.kept_length;
         cache.kept[length] = index;
@@ -234,7 +253,7 @@ fn take(urgent: bool) -> Option<u32> {
     let mut cache = CACHES[cpu::id()].lock();
     if cache.length == 0 {
         let mut buddy = BUDDY.lock();
-        while cache.length < REFILL_FRAMES && buddy.free() > EMERGENCY_FRAMES {
+        while cache.length < REFILL_FRAMES && buddy.free() > emergency_frames() {
             let Some(index) = buddy.allocate(0) else { break };
             let length = cache.length;
             cache.frames[length] = index;
@@ -277,7 +296,7 @@ pub(super) fn take_single() -> Option<NonNull<u8>> {
 /// Takes contiguous frames for the heap; leaves the emergency reserve alone.
 pub(super) fn take_contiguous(count: usize) -> Option<NonNull<u8>> {
     let mut buddy = BUDDY.lock();
-    if buddy.free() < EMERGENCY_FRAMES + count {
+    if buddy.free() < emergency_frames() + count {
         return None;
     }
     let index = buddy.allocate_exact(u32::try_from(count).ok()?)?;

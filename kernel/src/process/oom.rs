@@ -62,12 +62,15 @@ static EXITS: AtomicUsize = AtomicUsize::new(0);
 
 impl ExitReserve {
     /// How many threads may end so at a time: each takes a page and a few small objects.
-    const MAX: usize = frame::EMERGENCY_FRAMES / 4;
+    fn most() -> usize {
+        frame::emergency_frames() / 4
+    }
 
     /// `None` if as many threads have it as may.
     #[must_use]
     pub fn take() -> Option<Self> {
-        let more = |count| (count < Self::MAX).then_some(count + 1);
+        let most = Self::most();
+        let more = |count| (count < most).then_some(count + 1);
         EXITS.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self(()))
     }
 }

@@ -61,7 +61,7 @@ pub fn memory(_: &Subject, text: &mut Text) -> Shown {
     for (name, value) in [
         ("MemTotal", total),
         ("MemFree", free),
-        ("MemAvailable", free.saturating_sub(frame::EMERGENCY_FRAMES * KIB_PER_FRAME)),
+        ("MemAvailable", free.saturating_sub(frame::emergency_frames() * KIB_PER_FRAME)),
         ("Buffers", 0),
         ("Cached", files),
         ("SwapCached", 0),

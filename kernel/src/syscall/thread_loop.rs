@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use core::pin::{Pin, pin};
 use core::task::Poll;
 
-use crate::arch::paging::PAGE_SIZE;
+use crate::arch::paging::{PAGE_SIZE, USER_END};
 use crate::arch::{FloatState, Trap, UserContext};
 use crate::call::SyscallState;
 use crate::call::caller::Caller;
@@ -204,7 +204,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         visits = u32::wrapping_add(visits, 1);
         thread.begin_sample(visits);
         sched::leave_program();
-        match trap {
+        match adopted(&thread, context, trap) {
             Trap::SystemCall => {
                 if thread.work().intersects(WATCHED) {
                     if wait_for_memory(&thread).await.is_err() {
@@ -250,6 +250,26 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         }
     }
     end(&thread, context).await;
+}
+
+/// The trap, or the system call that a fault at the kernel's entry stands for: see [`UserContext::strayed_call`].
+#[inline]
+fn adopted(thread: &Thread, context: &mut UserContext, trap: Trap) -> Trap {
+    match trap {
+        Trap::PageFault { address, .. } if address >= USER_END => adopt(thread, context, trap, address),
+        trap => trap,
+    }
+}
+
+#[cold]
+fn adopt(thread: &Thread, context: &mut UserContext, trap: Trap, address: usize) -> Trap {
+    let Some(place) = context.strayed_call(address) else { return trap };
+    let mut code = [0; arch::CALL_INSTRUCTION.len()];
+    if thread.space().read_bytes(place, &mut code).is_err() || code != arch::CALL_INSTRUCTION {
+        return trap;
+    }
+    context.adopt_call();
+    Trap::SystemCall
 }
 
 /// Lets the log and a tracer look at a call before it begins. Whether it is to begin.

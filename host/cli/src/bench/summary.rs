@@ -16,7 +16,9 @@ struct Row(&'static str, &'static str, Option<u32>, Scale, u32, &'static str);
 
 const ROWS: &[Row] = &[
     Row("boot", "command to exit", None, Emulated, 1, "`run -- true`, command to exit"),
-    Row("boot", "kernel to main", None, Instructions, 1, "kernel's start to the program's"),
+    Row("boot", "QEMU's own start", None, Emulated, 1, "of that, QEMU with a kernel that exits at once"),
+    Row("boot", "kernel to main", None, Instructions, 1, "kernel's start to the program's, with idle time"),
+    Row("boot", "start", None, Instructions, 1, "the same without idle time"),
     Row("boot", "kernel image", None, Size, 1, "kernel image"),
     Row("boot", "memory floor", None, Size, 1, "least memory for `true`"),
     Row("yield", "yield-exec-100000", None, Instructions, 1, "100,000 yields of two exec'ed processes, each"),

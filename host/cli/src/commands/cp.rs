@@ -59,7 +59,7 @@ fn archive() -> Result<File> {
 
 /// Runs `tar` in the machine. Its complaints are the error.
 fn guest_tar(entry: &MachineEntry, script: &str, words: &[&str], input: File, output: &File) -> Result<()> {
-    let mut errors = File::from(memfd_create("heddle-errors", MemfdFlags::CLOEXEC)?);
+    let mut errors = crate::log::unnamed_file("heddle-errors")?;
     let streams = Streams {
         stdin: OwnedFd::from(input),
         stdout: output.try_clone()?.into(),

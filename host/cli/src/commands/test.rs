@@ -149,7 +149,7 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
         differ::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Processors) {
-        processors::test(options.filter.as_deref(), &mut tally);
+        processors::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Checking) {
         checking::test(&repository, options.filter.as_deref(), &mut tally)?;

@@ -298,7 +298,7 @@ pub fn wait_for_word(socket: &UnixStream, limit: Duration) -> Result<bool> {
 pub fn capture(socket: UnixStream, command: &[&str]) -> Result<Vec<u8>> {
     use std::io::{Read, Seek};
     let null = || File::options().read(true).write(true).open("/dev/null").map(OwnedFd::from);
-    let mut output = File::from(rustix::fs::memfd_create("heddle", rustix::fs::MemfdFlags::CLOEXEC)?);
+    let mut output = crate::log::unnamed_file("heddle")?;
     let streams = Streams { stdin: null()?, stdout: output.try_clone()?.into(), stderr: null()? };
     let program = Program {
         path: command[0].into(),

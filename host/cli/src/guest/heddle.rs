@@ -23,8 +23,8 @@ const KERNEL_CHECKING: &str = "target/x86_64-unknown-none/checking/heddle-kernel
 const LOW_MEMORY_END: u64 = LARGE_IMAGE_OFFSET;
 /// Start of the memory that did not fit below [`LOW_MEMORY_END`].
 const HIGH_MEMORY: u64 = 4 << 30;
-/// Less than this the kernel itself does not fit in.
-const MEMORY_MIN_BYTES: u64 = 8 * MIB;
+/// Less than this the kernel and its smallest program do not fit in.
+const MEMORY_MIN_BYTES: u64 = 4 * MIB + MIB / 4;
 /// The emulator rounds the size of memory to this, and refuses a backend of another size.
 const MEMORY_UNIT_BYTES: u64 = 8192;
 
@@ -70,6 +70,16 @@ fn lay_out(offset: u64, length: u64, memory_bytes: u64) -> Result<(u64, u64)> {
     Ok((address, end + memory_bytes.saturating_sub(offset)))
 }
 
+/// The features to leave off, the host's and the user's, and the user's arguments without theirs: the kernel looks at
+/// a key once.
+fn cleared_features(unusable: &[&str], arguments: &str) -> (String, String) {
+    let of_user = |word: &&str| word.strip_prefix(KEY_CLEAR_CPUID).is_some_and(|rest| rest.starts_with('='));
+    let (theirs, rest): (Vec<&str>, Vec<&str>) = arguments.split_whitespace().partition(of_user);
+    let theirs = theirs.iter().map(|word| &word[KEY_CLEAR_CPUID.len() + 1..]);
+    let cleared: Vec<&str> = unusable.iter().copied().chain(theirs).collect();
+    (cleared.join(","), rest.join(" "))
+}
+
 /// The machine for Heddle.
 ///
 /// # Errors
@@ -80,7 +90,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         bail!("no kernel at {}: start this tool by ./heddle, which builds it", kernel.display());
     }
     if choices.memory_bytes < MEMORY_MIN_BYTES {
-        bail!("--memory: Heddle needs {} MiB at least", MEMORY_MIN_BYTES / MIB);
+        bail!("--memory: Heddle needs {} MiB at least", MEMORY_MIN_BYTES.div_ceil(MIB));
     }
     let (address, size_bytes) = lay_out(image.offset, image.length, choices.memory_bytes)?;
     let file_bytes = image.file().metadata().context("the root image's file")?.len();
@@ -107,8 +117,9 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     }
     let accelerator = choices.accelerator()?;
     let unusable = accelerator.kvm.map(Kvm::unusable).unwrap_or_default();
-    if !unusable.is_empty() {
-        write!(command_line, " {KEY_CLEAR_CPUID}={}", unusable.join(","))?;
+    let (cleared, arguments) = cleared_features(&unusable, &choices.kernel_arguments);
+    if !cleared.is_empty() {
+        write!(command_line, " {KEY_CLEAR_CPUID}={cleared}")?;
     }
     if let Some(shares) = kernel_argument(&choices.shares)? {
         write!(command_line, " {shares}")?;
@@ -116,8 +127,8 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     if let Some(network) = choices.network.kernel_argument()? {
         write!(command_line, " {network}")?;
     }
-    if !choices.kernel_arguments.is_empty() {
-        write!(command_line, " {}", choices.kernel_arguments)?;
+    if !arguments.is_empty() {
+        write!(command_line, " {arguments}")?;
     }
     Ok(Configuration {
         kernel,
@@ -150,6 +161,14 @@ mod tests {
         assert_eq!(size, 64 * MIB + 100 * MIB + MEMORY_UNIT_BYTES + 192 * MIB);
         let (_, size) = lay_out(IMAGE_OFFSET, MIB, 16 * MIB).unwrap();
         assert_eq!(size, 65 * MIB, "memory that fits below the image needs no more after it");
+    }
+
+    #[test]
+    fn the_features_that_are_off_are_one_list() {
+        let text = format!("a=1 {KEY_CLEAR_CPUID}=kvm b=2");
+        let expected = (String::from("smap,xsave,kvm"), String::from("a=1 b=2"));
+        assert_eq!(cleared_features(&["smap", "xsave"], &text), expected);
+        assert_eq!(cleared_features(&[], "a=1"), (String::new(), String::from("a=1")));
     }
 
     #[test]

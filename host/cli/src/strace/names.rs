@@ -52,9 +52,7 @@ fn open_flags(word: u64) -> String {
     let mut rest = word & !3;
     let mut texts = vec![mode];
     // Both hold the bits of another flag.
-    for (name, value) in
-        [("O_SYNC", u64::from(general::O_SYNC)), ("O_TMPFILE", u64::from(general::O_TMPFILE))]
-    {
+    for (name, value) in [("O_SYNC", u64::from(general::O_SYNC)), ("O_TMPFILE", tables::guest::O_TMPFILE)] {
         if rest & value == value {
             texts.push(name.to_owned());
             rest &= !value;
@@ -65,7 +63,7 @@ fn open_flags(word: u64) -> String {
 
 /// Whether open(2) with these flags has a third argument.
 pub fn may_create(word: u64) -> bool {
-    let tmpfile = u64::from(general::O_TMPFILE);
+    let tmpfile = tables::guest::O_TMPFILE;
     word & u64::from(general::O_CREAT) != 0 || word & tmpfile == tmpfile
 }
 

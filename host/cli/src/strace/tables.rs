@@ -2,6 +2,17 @@
 
 use linux_raw_sys::{errno, general, ioctl, net, prctl};
 
+/// Numbers that differ between processors: those of the guest's, whatever the host's is.
+pub mod guest {
+    pub const ARCH_SET_FS: u64 = 0x1002;
+    pub const MAP_32BIT: u64 = 0x40;
+    pub const O_DIRECT: u64 = 0o40_000;
+    pub const O_LARGEFILE: u64 = 0o100_000;
+    pub const O_DIRECTORY: u64 = 0o200_000;
+    pub const O_NOFOLLOW: u64 = 0o400_000;
+    pub const O_TMPFILE: u64 = 0o20_000_000 | O_DIRECTORY;
+}
+
 /// Names with their numbers.
 pub type Table = &'static [(&'static str, u64)];
 
@@ -32,7 +43,7 @@ pub const ADVICE: Table = &[
 ];
 pub const ARCH: Table = &[
     ("ARCH_SET_GS", 0x1001),
-    ("ARCH_SET_FS", general::ARCH_SET_FS as u64),
+    ("ARCH_SET_FS", guest::ARCH_SET_FS),
     ("ARCH_GET_FS", 0x1003),
     ("ARCH_GET_GS", 0x1004),
 ];
@@ -198,7 +209,7 @@ pub const IOCTL: Table = &[
 pub const MAPPING: Table = &[
     ("MAP_FIXED", general::MAP_FIXED as u64),
     ("MAP_ANONYMOUS", general::MAP_ANONYMOUS as u64),
-    ("MAP_32BIT", general::MAP_32BIT as u64),
+    ("MAP_32BIT", guest::MAP_32BIT),
     ("MAP_GROWSDOWN", general::MAP_GROWSDOWN as u64),
     ("MAP_DENYWRITE", general::MAP_DENYWRITE as u64),
     ("MAP_LOCKED", general::MAP_LOCKED as u64),
@@ -234,10 +245,10 @@ pub const OPEN: Table = &[
     ("O_APPEND", general::O_APPEND as u64),
     ("O_NONBLOCK", general::O_NONBLOCK as u64),
     ("O_DSYNC", general::O_DSYNC as u64),
-    ("O_DIRECT", general::O_DIRECT as u64),
-    ("O_LARGEFILE", general::O_LARGEFILE as u64),
-    ("O_DIRECTORY", general::O_DIRECTORY as u64),
-    ("O_NOFOLLOW", general::O_NOFOLLOW as u64),
+    ("O_DIRECT", guest::O_DIRECT),
+    ("O_LARGEFILE", guest::O_LARGEFILE),
+    ("O_DIRECTORY", guest::O_DIRECTORY),
+    ("O_NOFOLLOW", guest::O_NOFOLLOW),
     ("O_NOATIME", general::O_NOATIME as u64),
     ("O_CLOEXEC", general::O_CLOEXEC as u64),
     ("O_PATH", general::O_PATH as u64),

@@ -107,3 +107,21 @@ fn structures_show_the_fields_that_one_looks_for() {
         "wait4(-1, [{WIFEXITED(s) && WEXITSTATUS(s) == 2}], 0, 0) = 9 <0.000000>"
     );
 }
+
+/// On a host of the guest's kind the headers have the same numbers.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn numbers_of_the_guest_are_those_of_its_headers() {
+    use linux_raw_sys::general;
+    use tables::guest;
+    let pairs = [
+        (guest::ARCH_SET_FS, general::ARCH_SET_FS),
+        (guest::MAP_32BIT, general::MAP_32BIT),
+        (guest::O_DIRECT, general::O_DIRECT),
+        (guest::O_LARGEFILE, general::O_LARGEFILE),
+        (guest::O_DIRECTORY, general::O_DIRECTORY),
+        (guest::O_NOFOLLOW, general::O_NOFOLLOW),
+        (guest::O_TMPFILE, general::O_TMPFILE),
+    ];
+    assert!(pairs.iter().all(|&(ours, theirs)| ours == u64::from(theirs)));
+}

@@ -21,7 +21,7 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 29] = [
+pub const CHECKS: [Check; 30] = [
     ("kernel lints", Tier::Always, &["kernel/check.sh", "lint"]),
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
@@ -50,6 +50,7 @@ pub const CHECKS: [Check; 29] = [
     ("range-lock on other systems", Tier::Long, &["crates/range-lock/check.sh", "portable"]),
     ("range-lock publication", Tier::Long, &["crates/range-lock/check.sh", "publish"]),
     ("range-lock compatibility", Tier::Long, &["crates/range-lock/check.sh", "semver"]),
+    ("host tool on other processors", Tier::Long, &["host/check.sh", "portable"]),
     ("range-lock oldest compiler", Tier::Long, &["crates/range-lock/check.sh", "msrv"]),
 ];
 

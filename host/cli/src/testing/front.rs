@@ -30,9 +30,19 @@ fn fails(repository: &Path, arguments: &[&str], status: i32, words: &str) -> Res
     Ok(())
 }
 
+/// The smallest machine that the tool admits has room for a program.
+fn least_memory(repository: &Path) -> Result<(), String> {
+    let output = heddle(repository, &["run", "--memory", "5", "--", "true"])?;
+    match output.status {
+        Some(0) => Ok(()),
+        status => Err(format!("status {status:?}: {}", output.complaints())),
+    }
+}
+
 /// Runs these tests.
 pub fn test(repository: &Path, tally: &mut Tally) {
     tally.record("front/the first command", &first_command(repository).into());
+    tally.record("front/the least memory", &least_memory(repository).into());
     tally.record("front/a kernel panic is explained by source lines", &panic::test().into());
     tally.record("front/a trace of system calls", &trace(repository).into());
     tally.record("front/a full standard error", &full_standard_error(repository).into());

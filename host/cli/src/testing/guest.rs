@@ -14,7 +14,8 @@ use super::process::{heddle_run, run};
 use super::{Tally, Verdict, cargo};
 use crate::guest::Kernel;
 
-const PACKAGE: &str = "heddle-guest-tests";
+/// The package of the program.
+pub const PACKAGE: &str = "heddle-guest-tests";
 /// A hung test is ended by the program itself, and says so, after a minute.
 const QUIET_MAX: Duration = Duration::from_secs(150);
 /// The machine with the checking kernel, in which the long tier runs every test.
@@ -117,7 +118,11 @@ const MACHINES: [TestMachine; 17] = [
     ),
 ];
 
-fn list(program: &Path) -> Result<Vec<String>> {
+/// The names of the tests.
+///
+/// # Errors
+/// If the program can't be started, or lists none.
+pub fn list(program: &Path) -> Result<Vec<String>> {
     let output = Command::new(program).arg("--list").output().context("listing the guest tests")?;
     let names: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
     if names.is_empty() {

@@ -1,18 +1,69 @@
 //! Processors that lack something, and KVM as far as this host has it.
+//!
+//! The matrix is models of processors, each as it is and with single features off. In each of its machines an
+//! application runs, which also tells what the kernel says of the processor; in the long tier a core of the guest tests
+//! runs too.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
 
 use super::process::{Output, RUN_TIMEOUT, heddle_run, run};
-use super::{Tally, Verdict};
+use super::{Tally, Verdict, cargo, guest};
 use crate::guest::Kernel;
-use crate::machine::accelerator;
+use crate::machine::accelerator::{Accelerator, Choice};
 
-fn heddle(arguments: &[&str]) -> Result<Output, String> {
-    let mut command = heddle_run(Kernel::Heddle, arguments).map_err(|error| format!("{error:#}"))?;
+/// The models of processors, oldest first.
+const MODELS: [&str; 6] = ["qemu64", "Nehalem", "Haswell", "Skylake-Server", "EPYC", "max"];
+
+/// Features that the kernel can do without: as QEMU names them, and as `/proc/cpuinfo` does.
+const FEATURES: [(&str, &str); 20] = [
+    ("smep", "smep"),
+    ("smap", "smap"),
+    ("umip", "umip"),
+    ("fsgsbase", "fsgsbase"),
+    ("xsave", "xsave"),
+    ("xsaveopt", "xsaveopt"),
+    ("avx", "avx"),
+    ("avx2", "avx2"),
+    ("rdrand", "rdrand"),
+    ("rdseed", "rdseed"),
+    ("pdpe1gb", "pdpe1gb"),
+    ("la57", "la57"),
+    ("pge", "pge"),
+    ("pat", "pat"),
+    ("pcid", "pcid"),
+    ("invpcid", "invpcid"),
+    ("x2apic", "x2apic"),
+    ("rdtscp", "rdtscp"),
+    ("cx16", "cx16"),
+    ("popcnt", "popcnt"),
+];
+
+/// Features that the kernel needs, and the words by which its message names each.
+const REQUIRED: [(&str, &str); 5] =
+    [("nx", "(nx)"), ("lm", "(lm)"), ("sse2", "SSE2"), ("fxsr", "FXSR"), ("apic", "APIC")];
+
+/// The guest tests that depend most on the processor: saved registers, faults, interrupts, clocks.
+const CORE: [&str; 3] = ["signal::", "preemption::", "vdso::"];
+
+/// Those that a KVM which interprets the kernel comes through within their deadlines.
+const CORE_INTERPRETED: [&str; 2] = ["vdso::", "pipe::"];
+
+/// The application: processes, pipes, and libraries that choose their instructions by the processor. The first line is
+/// what the kernel says of the processor, the second a digest that does not depend on it.
+const APPLICATION: &str = "grep -m1 ^flags /proc/cpuinfo; \
+    seq 1 30000 | sort -k1.2 | awk '{ s += sqrt($1) * NR } END { print s }' | sha256sum";
+
+fn heddle(options: &[&str], command: &[&str]) -> Result<Output, String> {
+    let arguments: Vec<&str> = options.iter().chain(&["--"]).chain(command).copied().collect();
+    let mut command = heddle_run(Kernel::Heddle, &arguments).map_err(|error| format!("{error:#}"))?;
     run(&mut command, b"", RUN_TIMEOUT).map_err(|error| format!("{error:#}"))
 }
 
 /// A processor without something that the kernel needs ends in a message that names it.
 fn is_refused(cpu: &str, words: &str) -> Result<(), String> {
-    let output = heddle(&["--cpu", cpu, "--", "true"])?;
+    let output = heddle(&["--cpu", cpu], &["true"])?;
     let said = output.complaints();
     if output.status == Some(0) || !said.contains(words) {
         return Err(format!("status {:?}, and nothing of {words:?}: {said}", output.status));
@@ -20,42 +71,122 @@ fn is_refused(cpu: &str, words: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// With KVM a program runs, or, where the host's KVM only interprets, the kernel comes as far as the program's image.
-/// Which of the two is seen in the kernel's log.
-fn kvm() -> Verdict {
-    let log = std::env::temp_dir().join(format!("heddle-kvm-{}", std::process::id()));
-    let arguments = ["--accel", "kvm", "--log", &log.to_string_lossy(), "--", "echo", "hello"];
-    let output = heddle(&arguments);
-    let text = std::fs::read_to_string(&log).unwrap_or_default();
-    let _ = std::fs::remove_file(&log);
-    let output = match output {
-        Ok(output) if output.complaints().contains("--accel kvm: ") => {
-            return Verdict::Skipped(output.complaints());
+/// Runs the application; `absent` is a feature that programs must not be told of.
+fn application(options: &[&str], expected: &str, absent: Option<&str>) -> Result<(), String> {
+    let output = heddle(options, &["sh", "-c", APPLICATION])?;
+    let text = output.text();
+    let (flags, digest) = text.split_once('\n').unwrap_or_default();
+    if output.status != Some(0) || digest != expected {
+        let (status, said) = (output.status, output.complaints());
+        return Err(format!("status {status:?}, digest {digest:?} in place of {expected:?}: {said}"));
+    }
+    let mut flags = flags.split_whitespace();
+    match absent {
+        Some(absent) if flags.any(|flag| flag == absent) => {
+            Err(format!("{absent} is off, and /proc/cpuinfo has it"))
         }
-        Ok(output) => output,
-        Err(reason) => return Verdict::Failed(reason),
-    };
-    let is_fast =
-        accelerator::Accelerator::decide(accelerator::Choice::Auto).is_ok_and(|auto| auto.kvm.is_some());
-    if output.text() == "hello\n" && output.status == Some(0) {
-        return Verdict::Passed;
+        _ => Ok(()),
     }
-    if !is_fast && text.contains("the program's image") {
-        return Verdict::Skipped(String::from("this KVM interprets; the kernel ran up to its first program"));
+}
+
+/// The application's digest on this host.
+fn expected() -> Result<String, String> {
+    let mut command = std::process::Command::new("sh");
+    let output =
+        run(command.args(["-c", APPLICATION]), b"", RUN_TIMEOUT).map_err(|error| error.to_string())?;
+    output.text().split_once('\n').map(|(_, digest)| digest.to_owned()).ok_or_else(|| output.complaints())
+}
+
+/// The core of the guest tests: every one of them passes, or says why it does not apply.
+fn core(options: &[&str], program: &Path, names: &[String]) -> Result<(), String> {
+    let path = program.to_string_lossy();
+    let command: Vec<&str> = std::iter::once(&*path).chain(names.iter().map(String::as_str)).collect();
+    let output = heddle(options, &command)?;
+    let text = output.text();
+    let verdicts: Vec<_> = text.lines().filter_map(guest::parse_line).collect();
+    for (name, verdict) in &verdicts {
+        if let Verdict::Failed(reason) = verdict {
+            return Err(format!("{name}: {reason}"));
+        }
     }
-    Verdict::Failed(format!("status {:?}: {}; log: {text}", output.status, output.complaints()))
+    let missing = names.iter().find(|name| !verdicts.iter().any(|(told, _)| told == name));
+    match missing {
+        Some(name) => Err(format!("{name}: no result: status {:?} {}", output.status, output.complaints())),
+        None => Ok(()),
+    }
+}
+
+/// With KVM a program runs, wherever this host has it. In the long tier the application and the core of the tests do
+/// too.
+fn kvm(run: impl Fn(&[&str]) -> Result<(), String>) -> Verdict {
+    let options = ["--accel", "kvm"];
+    match heddle(&options, &["echo", "hello"]) {
+        Ok(output) if output.complaints().contains("--accel kvm: ") => Verdict::Skipped(output.complaints()),
+        Ok(output) if output.text() != "hello\n" || output.status != Some(0) => {
+            Verdict::Failed(format!("status {:?}: {}", output.status, output.complaints()))
+        }
+        Ok(_) => run(&options).into(),
+        Err(reason) => Verdict::Failed(reason),
+    }
+}
+
+/// The machines of the matrix: `-cpu`, and the feature that is off.
+fn machines(is_long: bool) -> Vec<(String, Option<&'static str>)> {
+    let mut machines = Vec::new();
+    for model in MODELS {
+        machines.push((model.to_owned(), None));
+        if is_long || model == "max" {
+            machines.extend(FEATURES.map(|(feature, flag)| (format!("{model},-{feature}"), Some(flag))));
+        }
+    }
+    machines
 }
 
 /// Runs these tests.
-pub fn test(filter: Option<&str>, tally: &mut Tally) {
+///
+/// # Errors
+/// If the guest tests' program does not build, or lists no tests.
+pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     let is_chosen = |name: &str| filter.is_none_or(|filter| name.contains(filter));
-    for (cpu, words) in [("max,-nx", "(nx)"), ("max,-lm", "(lm)"), ("max,-sse2", "SSE2")] {
-        let name = format!("processors/{cpu} is refused");
+    for (feature, words) in REQUIRED {
+        let name = format!("processors/max,-{feature} is refused");
         if is_chosen(&name) {
-            tally.record(&name, &is_refused(cpu, words).into());
+            tally.record(&name, &is_refused(&format!("max,-{feature}"), words).into());
+        }
+    }
+    let expected = expected().map_err(anyhow::Error::msg)?;
+    let (mut program, mut all) = (PathBuf::new(), Vec::new());
+    if is_long {
+        program = cargo::program(repository, guest::PACKAGE)?;
+        all = guest::list(&program)?;
+    }
+    let of = |families: &[&str]| -> Vec<String> {
+        let is_wanted = |name: &&String| families.iter().any(|family| name.starts_with(family));
+        all.iter().filter(is_wanted).cloned().collect()
+    };
+    let tests = of(&CORE);
+    for (cpu, absent) in machines(is_long) {
+        let name = format!("processors/{cpu}");
+        if is_chosen(&name) {
+            let options = ["--cpu", &cpu];
+            tally.record(&name, &application(&options, &expected, absent).into());
+        }
+        let name = format!("processors/{cpu}: core");
+        if is_long && is_chosen(&name) {
+            tally.record(&name, &core(&["--cpu", &cpu], &program, &tests).into());
         }
     }
     if is_chosen("processors/kvm") {
-        tally.record("processors/kvm", &kvm());
+        let more = |options: &[&str]| {
+            if is_long { application(options, &expected, None) } else { Ok(()) }
+        };
+        tally.record("processors/kvm", &kvm(more));
     }
+    if is_long && is_chosen("processors/kvm: core") {
+        let auto = Accelerator::decide(Choice::Auto);
+        let is_fast = auto.is_ok_and(|auto| auto.kvm.is_some());
+        let tests = if is_fast { tests } else { of(&CORE_INTERPRETED) };
+        tally.record("processors/kvm: core", &kvm(|options| core(options, &program, &tests)));
+    }
+    Ok(())
 }

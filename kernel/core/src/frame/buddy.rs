@@ -2,27 +2,76 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::frame::BLOCK_FRAMES;
 use crate::frame::descriptor::{Descriptor, NONE};
+use crate::frame::layout::REGIONS_MAX;
 
 /// Number of block sizes: 2^0 to 2^(ORDERS - 1) frames.
 pub const ORDERS: usize = 11;
+
+/// Free frames whose descriptors nobody has written yet.
+#[derive(Clone, Copy, Debug)]
+struct Untouched {
+    start: u32,
+    end: u32,
+}
 
 /// The free blocks among the frames of a slice of descriptors.
 ///
 /// Free blocks of an order are a doubly linked list through their first descriptors; a block and its *buddy*, the
 /// other half of the next larger block, merge as soon as both are free.
+///
+/// Memory that was never used is only a range of indices, of which the next [`BLOCK_FRAMES`] are cut into blocks when
+/// the lists have none that is large enough. So neither the time to hand in memory nor the memory that is touched for
+/// descriptors depends on how much there is. No block crosses a multiple of `BLOCK_FRAMES`, so nothing looks at a
+/// descriptor before it is written.
 #[derive(Debug)]
 pub struct Buddy<'a> {
     descriptors: &'a [Descriptor],
     heads: [u32; ORDERS],
     free: usize,
+    untouched: [Untouched; REGIONS_MAX],
 }
 
 impl<'a> Buddy<'a> {
-    /// No free frames yet: [`Buddy::release`] hands them in.
+    /// No free frames yet: [`Buddy::release`] and [`Buddy::add_untouched`] hand them in.
     #[must_use]
     pub const fn new(descriptors: &'a [Descriptor]) -> Self {
-        Self { descriptors, heads: [NONE; ORDERS], free: 0 }
+        Self {
+            descriptors,
+            heads: [NONE; ORDERS],
+            free: 0,
+            untouched: [Untouched { start: 0, end: 0 }; REGIONS_MAX],
+        }
+    }
+
+    /// Hands in `count` contiguous frames whose descriptors may hold anything. No other frames that are handed in lie
+    /// in the same [`BLOCK_FRAMES`] as one of these. `false` if there are too many such ranges.
+    pub fn add_untouched(&mut self, start: u32, count: u32) -> bool {
+        let Some(place) = self.untouched.iter_mut().find(|range| range.start == range.end) else {
+            return false;
+        };
+        *place = Untouched { start, end: start + count };
+        self.free += count as usize;
+        true
+    }
+
+    /// Cuts the next frames that were never used into blocks; `false` if there are none.
+    fn touch(&mut self) -> bool {
+        let Some(range) = self.untouched.iter_mut().find(|range| range.start < range.end) else {
+            return false;
+        };
+        let start = range.start;
+        let first = start / BLOCK_FRAMES * BLOCK_FRAMES;
+        let end = range.end.min(first + BLOCK_FRAMES);
+        range.start = end;
+        // Those beside the range too: releasing a frame looks at its neighbours.
+        for descriptor in self.descriptors.iter().skip(first as usize).take(BLOCK_FRAMES as usize) {
+            descriptor.set_other();
+        }
+        self.free -= (end - start) as usize;
+        self.release_range(start, end - start);
+        true
     }
 
     /// The descriptors.
@@ -40,13 +89,22 @@ impl<'a> Buddy<'a> {
     /// Whether a block of 2^`order` frames is free.
     #[must_use]
     pub fn has_block(&self, order: usize) -> bool {
-        self.heads.iter().skip(order).any(|&head| head != NONE)
+        let size = 1 << order;
+        let fits = |range: &Untouched| range.start.next_multiple_of(size) + size <= range.end;
+        self.heads.iter().skip(order).any(|&head| head != NONE) || self.untouched.iter().any(fits)
     }
 
     /// Takes a block of 2^`order` frames; the index of the first is a multiple of its length.
     #[must_use]
     pub fn allocate(&mut self, order: usize) -> Option<u32> {
-        let found = (order..ORDERS).find(|&order| self.heads[order] != NONE)?;
+        let found = loop {
+            if let Some(found) = (order..ORDERS).find(|&order| self.heads[order] != NONE) {
+                break found;
+            }
+            if !self.touch() {
+                return None;
+            }
+        };
         let index = self.heads[found];
         self.unlink(index, found);
         self.descriptors[index as usize].set_other();
@@ -207,6 +265,71 @@ mod tests {
             assert_eq!(buddy.free(), 2800);
             assert!(buddy.has_block(ORDERS - 1));
         }
+    }
+
+    /// The same sequence of requests has the same results whether descriptors were written before or not.
+    #[test]
+    fn memory_that_was_never_used_serves_as_any_other() {
+        for seed in 1..20 {
+            let descriptors = descriptors(5000);
+            // Memory holds anything: here, that every frame heads a free block.
+            descriptors.iter().for_each(|descriptor| descriptor.set_free(3));
+            let mut buddy = Buddy::new(&descriptors);
+            assert!(buddy.add_untouched(700, 2000));
+            assert!(buddy.add_untouched(3072, 1500));
+            assert_eq!(buddy.free(), 3500);
+            assert!(buddy.has_block(ORDERS - 1));
+            let mut random = Random(seed * 0x9e37_79b9);
+            let mut used = BTreeSet::new();
+            let mut held = Vec::new();
+            loop {
+                let count = 1 + random.below(300);
+                let Some(start) = buddy.allocate_exact(count) else { break };
+                for frame in start..start + count {
+                    assert!((700..2700).contains(&frame) || (3072..4572).contains(&frame));
+                    assert!(used.insert(frame), "frame {frame} given out twice (seed {seed})");
+                }
+                held.push((start, count));
+                assert_eq!(buddy.free() + used.len(), 3500);
+            }
+            while let Some(frame) = buddy.allocate(0) {
+                assert!(used.insert(frame));
+                held.push((frame, 1));
+            }
+            assert_eq!((buddy.free(), used.len()), (0, 3500), "all of it can be had");
+            assert!(!buddy.has_block(0));
+            for (start, count) in held {
+                buddy.release_range(start, count);
+            }
+            let blocks = (0..).map_while(|_| buddy.allocate(ORDERS - 1)).count();
+            assert_eq!(blocks, 2, "1024 to 2048 and 3072 to 4096");
+        }
+    }
+
+    #[test]
+    fn only_what_is_needed_is_touched() {
+        let descriptors = descriptors(8 * BLOCK_FRAMES as usize);
+        descriptors.iter().for_each(|descriptor| descriptor.set_free(0));
+        let mut buddy = Buddy::new(&descriptors);
+        assert!(buddy.add_untouched(100, 8 * BLOCK_FRAMES - 100));
+        for _ in 0..BLOCK_FRAMES - 100 {
+            assert!(buddy.allocate(0).is_some_and(|frame| frame < BLOCK_FRAMES));
+        }
+        let untouched = descriptors.iter().skip(BLOCK_FRAMES as usize);
+        assert!(untouched.clone().all(|descriptor| descriptor.free_order() == Some(0)));
+        for _ in 0..7 {
+            assert!(buddy.has_block(ORDERS - 1));
+            assert!(buddy.allocate(ORDERS - 1).is_some());
+        }
+        assert!(!buddy.has_block(0) && buddy.allocate(0).is_none());
+    }
+
+    #[test]
+    fn too_many_ranges_are_refused() {
+        let descriptors = descriptors(0);
+        let mut buddy = Buddy::new(&descriptors);
+        let count = (0..20).take_while(|&number| buddy.add_untouched(number * BLOCK_FRAMES, 1)).count();
+        assert_eq!(count, REGIONS_MAX);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use crate::frame::{BLOCK_FRAMES, FRAME_BYTES};
 
-const REGIONS_MAX: usize = 8;
+/// The most regions.
+pub(crate) const REGIONS_MAX: usize = 8;
 const BLOCK_BYTES: u64 = BLOCK_FRAMES as u64 * FRAME_BYTES;
 
 /// A range of usable memory, in frames' boundaries.

@@ -1,6 +1,6 @@
 //! From the firmware's jump to [`crate::main`]: the PVH start information, then this CPU's tables, in that order.
 //!
-//! `unsafe` here: structures at physical addresses that the loader names.
+//! `unsafe` here: structures at physical addresses that the loader names, and a variable of entry.s.
 #![allow(unsafe_code)]
 
 use core::arch::global_asm;
@@ -37,6 +37,10 @@ struct MapEntry {
     reserved: u32,
 }
 
+unsafe extern "C" {
+    static heddle_entry_counter: u64;
+}
+
 const START_MAGIC: u32 = 0x336e_c578;
 const KIND_USABLE: u32 = 1;
 
@@ -51,7 +55,8 @@ extern "C" fn heddle_start(start_info: u32) -> ! {
     float::install();
     interrupt::install_machine();
     interrupt::install_local(0);
-    time::install();
+    // SAFETY: entry.s has written it, and nobody does again.
+    time::install(unsafe { heddle_entry_counter });
     crate::main()
 }
 

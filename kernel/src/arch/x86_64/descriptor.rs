@@ -145,10 +145,14 @@ fn fill_interrupts() {
     }
 }
 
-fn install_syscall() {
+/// The address to which `syscall` leads.
+pub fn syscall_entry() -> u64 {
     // SAFETY: only the address of the symbol is used.
-    let entry = (&raw const heddle_syscall_entry) as u64;
-    LStar::write(VirtAddr::new(entry));
+    (&raw const heddle_syscall_entry) as u64
+}
+
+fn install_syscall() {
+    LStar::write(VirtAddr::new(syscall_entry()));
     // SAFETY: the selectors are those of `load_segments`: kernel code and data, then (sysret) user data and code
     // at +8 and +16 from the base.
     unsafe { Star::write_raw(SYSRET_BASE, KERNEL_CODE) };

@@ -38,6 +38,12 @@ heddle_boot_stack:       .skip 4096 + 65536
 heddle_boot_stack_top:
 .popsection
 
+.pushsection .bss.entry, "aw", @nobits
+    .balign 8
+.global heddle_entry_counter            # the time-stamp counter at the kernel's first instructions
+heddle_entry_counter:    .skip 8
+.popsection
+
 .pushsection .boot.text, "ax", @progbits
 .code32
 .global heddle_pvh_entry
@@ -47,6 +53,9 @@ heddle_pvh_entry:
     movl %ebx, %edi                     # kept for heddle_start
 
     call check_processor
+    rdtsc
+    movl %eax, (heddle_entry_counter - KERNEL_BASE)
+    movl %edx, (heddle_entry_counter - KERNEL_BASE + 4)
 
     movl $(heddle_boot_identity_pdpt - KERNEL_BASE + 3), (heddle_boot_pml4 - KERNEL_BASE)
     movl $(heddle_boot_direct_pdpt - KERNEL_BASE + 3), (heddle_boot_pml4 - KERNEL_BASE + 256 * 8)

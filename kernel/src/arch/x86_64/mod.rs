@@ -22,7 +22,7 @@ pub mod time;
 mod trap;
 pub mod user;
 
-pub use crate::arch::x86_64::context::UserContext;
+pub use crate::arch::x86_64::context::{CALL_INSTRUCTION, UserContext};
 pub use crate::arch::x86_64::float::FloatState;
 pub use crate::arch::x86_64::local::MAX_CPUS;
 pub use crate::arch::x86_64::names::syscall_name;

@@ -463,22 +463,19 @@ pub(super) fn install() {
     // SAFETY: the boot processor alone runs; the tables become visible to the hardware only below.
     let tables = unsafe { &mut *IMAGE.0.get() };
     let [directory, pages @ ..] = tables;
-    for (index, page) in pages.as_flattened_mut().iter_mut().enumerate() {
-        let address = KERNEL_BASE + ((index as u64) << PAGE_SHIFT);
-        let rights = if text.contains(&address) {
-            0
-        } else if rodata.contains(&address) {
-            PageTableEntry::NO_EXECUTE
-        } else if data.contains(&address) && address != guard {
-            PageTableEntry::NO_EXECUTE | PageTableEntry::WRITE | PageTableEntry::DIRTY
-        } else {
-            continue;
-        };
-        *page = (address - KERNEL_BASE)
-            | rights
-            | PageTableEntry::PRESENT
-            | PageTableEntry::GLOBAL
-            | PageTableEntry::ACCESSED;
+    let parts = [
+        (text, 0),
+        (rodata, PageTableEntry::NO_EXECUTE),
+        (data, PageTableEntry::NO_EXECUTE | PageTableEntry::WRITE | PageTableEntry::DIRTY),
+    ];
+    let common = PageTableEntry::PRESENT | PageTableEntry::GLOBAL | PageTableEntry::ACCESSED;
+    let pages_flat = pages.as_flattened_mut();
+    for (part, rights) in parts {
+        for physical in (part.start - KERNEL_BASE..part.end - KERNEL_BASE).step_by(PAGE_SIZE) {
+            if physical != guard - KERNEL_BASE {
+                pages_flat[(physical >> PAGE_SHIFT) as usize] = physical | rights | common;
+            }
+        }
     }
     for (entry, table) in directory.iter_mut().zip(pages.iter()) {
         *entry =

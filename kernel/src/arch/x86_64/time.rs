@@ -31,9 +31,8 @@ pub fn counter() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Starts the clock; the local APIC must be set up.
-pub(super) fn install() {
-    let start = counter();
+/// Starts the clock, whose zero is where the counter stood at `start`; the local APIC must be set up.
+pub(super) fn install(start: u64) {
     let told = boot::number(KEY_TSC).filter(|&hertz| hertz > 1_000_000);
     let frequency = told.or_else(paravirt::frequency_hz).or_else(described_hz).unwrap_or_else(measure);
     interrupt::install_timer();

@@ -15,19 +15,32 @@ use virtio_drivers::transport::mmio::MmioTransport;
 use crate::arch::paging::PAGE_SIZE;
 use crate::device::virtio::VirtioHal;
 use crate::error::Errno;
-use crate::memory::fallible;
+use crate::memory::{fallible, frame};
 
-/// Buffers of a queue, and descriptors: one for each.
-pub const FRAME_BUFFERS: usize = 128;
+/// Descriptors of a queue, and the most buffers: one for each.
+const FRAME_BUFFERS: usize = 128;
+/// The fewest buffers, where the machine has little memory.
+const FRAME_BUFFERS_MIN: usize = 8;
 /// Bytes of a buffer: an Ethernet frame of the usual length and the device's header fit.
 pub const FRAME_BUFFER_BYTES: usize = 2048;
 /// Buffers of the longest chain: a segment of 64 KiB with its headers.
 const CHAIN_MAX: usize = (64 << 10) / FRAME_BUFFER_BYTES + 1;
 
+/// How many buffers a queue has in this machine.
+fn buffers() -> usize {
+    frame::in_proportion(FRAME_BUFFERS, FRAME_BUFFERS_MIN)
+}
+
+/// Whether the queues have room for frames that are longer than a buffer, and others beside them.
+pub fn has_room_for_chains() -> bool {
+    buffers() >= 2 * CHAIN_MAX
+}
+
 /// A queue and its buffers.
 pub struct FrameQueue {
     queue: VirtQueue<VirtioHal, FRAME_BUFFERS>,
     memory: NonNull<u8>,
+    layout: Layout,
     /// Bit by buffer: the driver owns it.
     owned: u128,
     /// By buffer that the device owns: the next one of its chain, or itself at the end.
@@ -41,14 +54,6 @@ pub struct FrameQueue {
 // SAFETY: the memory belongs to this value alone (and to the device, by the rule above), not to a CPU.
 unsafe impl Send for FrameQueue {}
 
-const fn layout() -> Layout {
-    // A constant of a valid size and alignment.
-    match Layout::from_size_align(FRAME_BUFFERS * FRAME_BUFFER_BYTES, PAGE_SIZE) {
-        Ok(layout) => layout,
-        Err(_) => Layout::new::<[u8; PAGE_SIZE]>(),
-    }
-}
-
 impl FrameQueue {
     /// Sets up queue `index` of the device, all of whose buffers the driver owns.
     ///
@@ -59,16 +64,25 @@ impl FrameQueue {
             ::log::error!("virtio queue {index}: {error}");
             Errno::ENODEV
         })?;
+        let count = buffers();
+        let layout =
+            Layout::from_size_align(count * FRAME_BUFFER_BYTES, PAGE_SIZE).map_err(|_| Errno::EINVAL)?;
         // SAFETY: the size is not zero.
-        let memory = NonNull::new(unsafe { alloc_zeroed(layout()) }).ok_or(Errno::ENOMEM)?;
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)?;
         fallible::try_box(Self {
             queue,
             memory,
-            owned: u128::MAX,
+            layout,
+            owned: u128::MAX >> (FRAME_BUFFERS - count),
             next: [0; FRAME_BUFFERS],
             first: [0; FRAME_BUFFERS],
             posted_bytes: [0; FRAME_BUFFERS],
         })
+    }
+
+    /// How many buffers there are.
+    pub const fn count(&self) -> usize {
+        self.layout.size() / FRAME_BUFFER_BYTES
     }
 
     /// How many buffers the driver owns.
@@ -234,7 +248,8 @@ impl FrameQueue {
     /// The bytes have no other use as long as the slice is used, or nobody writes them if the slice is only read.
     unsafe fn slice<'a>(&self, buffer: usize, length: usize) -> &'a mut [u8] {
         let (buffer, length) = (buffer % FRAME_BUFFERS, length.min(FRAME_BUFFER_BYTES));
-        // SAFETY: buffer and length lie inside the allocation, which is initialized; the caller guarantees the rest.
+        // SAFETY: buffers beyond the allocation are never in `owned`, by which callers choose; so buffer and length lie
+        // inside it, and it is initialized. The caller guarantees the rest.
         unsafe {
             core::slice::from_raw_parts_mut(self.memory.as_ptr().add(buffer * FRAME_BUFFER_BYTES), length)
         }
@@ -245,6 +260,6 @@ impl Drop for FrameQueue {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout; queues are dropped only if their device's set-up failed, before it was
         // given a buffer.
-        unsafe { dealloc(self.memory.as_ptr(), layout()) };
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
     }
 }

@@ -19,7 +19,7 @@ use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 use crate::arch::paging::{PAGE_SIZE, direct_map, physical_of};
 
 pub use crate::device::virtio::exchange::{Exchange, GiveUp};
-pub use crate::device::virtio::frames::{FRAME_BUFFERS, FrameQueue};
+pub use crate::device::virtio::frames::{FrameQueue, has_room_for_chains};
 pub use crate::device::virtio::queue::{BufferQueue, Direction, QUEUE_LENGTH};
 
 /// Physical address of the machine's first slot for a virtio device.

@@ -1,6 +1,6 @@
 //! `boot`: how long a program takes from command to exit, when the guest reaches it, how little memory suffices, and
-//! how large the kernels are. Beside Debian's kernel with our first process stands the same kernel with the smallest
-//! initial file system that runs the program.
+//! how large the kernels are; and what of that is QEMU's own start. Beside Debian's kernel with our first process
+//! stands the same kernel with the smallest initial file system that runs the program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use heddle_abi::boot::START_PHASE;
+use heddle_abi::boot::{DEBUG_EXIT_PORT, START_PHASE};
 use heddle_image::{Cache, Image, ImageRequest};
 
 use super::{Experiment, Kind};
@@ -40,12 +40,16 @@ const MACHINE_LIMIT: Duration = Duration::from_secs(180);
 /// The memory in which a shell has to run.
 const SHELL_MEMORY_MIB: u64 = 32;
 /// Where the search for the memory floor ends.
-const FLOOR_MAX_MIB: u64 = 128;
+const FLOOR_MAX_BYTES: u64 = 128 * MIB;
+/// How exact it is.
+const FLOOR_UNIT_BYTES: u64 = MIB / 4;
 /// How long a machine with little memory may take before it counts as too little.
 const FLOOR_LIMIT: Duration = Duration::from_secs(60);
 const PRINTED_START: &str = "started ";
 const STATIC_PROGRAM: &str = "target/linux-guest/x86_64-unknown-linux-gnu/release/heddle-bench-programs";
 
+/// From starting QEMU to its end, with a kernel that ends the machine at once.
+const QEMU_START: &str = "QEMU's own start";
 /// All parts of the start together.
 const START: &str = "start";
 /// The goal for [`START`].
@@ -87,6 +91,9 @@ fn run(request: &Request, runs: usize, record: &mut Record, interrupt: &Interrup
         interrupt.check()?;
         progress.begin();
         command_to_exit(side, &smallest, record, interrupt)?;
+        if side == HEDDLE.name {
+            qemu_start(&image, record, interrupt)?;
+        }
         progress.end();
     }
     for side in [Some(HEDDLE), Some(LINUX), None] {
@@ -155,7 +162,8 @@ fn note_start(side: &str, clock: Clock, nanoseconds: Option<u64>, record: &mut R
 }
 
 /// The parts of the start, by the log: each with its own instructions, and all with the sum. The time that the kernel
-/// idles while it waits for the host is in neither, but in the time until main.
+/// idles while it waits for the host is in neither, but in the time until main: without anything to execute, the clock
+/// that counts instructions goes on to the next timer.
 fn note_phases(log: &str, record: &mut Record) {
     let mut before = 0.0;
     for line in log.lines().filter_map(|line| line.split_once(START_PHASE)) {
@@ -190,6 +198,65 @@ fn command_to_exit(side: &str, smallest: &Path, record: &mut Record, interrupt: 
     }
     add(record, "command to exit", side, Scale::Emulated, begin.elapsed().as_nanos() as f64);
     Ok(())
+}
+
+/// From starting QEMU with the machine of a program until it has ended: its kernel's first instructions end it.
+fn qemu_start(image: &Image, record: &mut Record, interrupt: &Interrupt) -> Result<()> {
+    let kernel = paths::cache()?.join("kernel-that-exits");
+    std::fs::write(&kernel, exiting_kernel()).with_context(|| kernel.display().to_string())?;
+    let usual = guest::configure(&HEDDLE.choices(Clock::Host, 1), image)?;
+    let log = Log::in_memory()?;
+    let begin = Instant::now();
+    let (mut machine, _ports) = Machine::start(&Configuration { kernel, ..usual }, &log)?;
+    if !interrupt.wait(machine.ended(), Some(begin + MACHINE_LIMIT))? {
+        bail!("QEMU does not end with its guest");
+    }
+    let status = machine.wait()?;
+    // The device makes an odd number of what it gets.
+    if status.code() != Some(i32::from(EXIT_VALUE) << 1 | 1) {
+        bail!("QEMU did not start: {status}: {}", machine.errors());
+    }
+    add(record, QEMU_START, HEDDLE.name, Scale::Emulated, begin.elapsed().as_nanos() as f64);
+    Ok(())
+}
+
+const EXIT_VALUE: u8 = 0x10;
+
+/// An ELF file with a PVH entry whose code writes [`EXIT_VALUE`] to the device that ends the machine.
+fn exiting_kernel() -> Vec<u8> {
+    const BASE: u64 = 0x10_0000;
+    const HEADERS: u64 = 64 + 2 * 56;
+    const NOTE_BYTES: u64 = 20;
+    let [port_low, port_high] = DEBUG_EXIT_PORT.to_le_bytes();
+    // mov dx, PORT; mov al, VALUE; out dx, al; hlt; jmp back to hlt
+    let code = [0x66, 0xba, port_low, port_high, 0xb0, EXIT_VALUE, 0xee, 0xf4, 0xeb, 0xfd];
+    let (note, entry) = (HEADERS, HEADERS + NOTE_BYTES);
+    let end = entry + code.len() as u64;
+    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+    file.resize(16, 0);
+    // ET_EXEC, EM_X86_64, version 1
+    for bytes in
+        [&[2, 0, 62, 0, 1, 0, 0, 0][..], &(BASE + entry).to_le_bytes(), &64u64.to_le_bytes(), &[0; 12]]
+    {
+        file.extend_from_slice(bytes);
+    }
+    for half in [64u16, 56, 2, 64, 0, 0] {
+        file.extend_from_slice(&half.to_le_bytes());
+    }
+    // PT_LOAD of everything, and PT_NOTE; both with flags, offset, addresses, sizes, alignment.
+    for (kind, flags, offset, size, alignment) in [(1u32, 5u32, 0, end, 4096), (4, 4, note, NOTE_BYTES, 4)] {
+        file.extend_from_slice(&kind.to_le_bytes());
+        file.extend_from_slice(&flags.to_le_bytes());
+        for word in [offset, BASE + offset, BASE + offset, size, size, alignment] {
+            file.extend_from_slice(&u64::to_le_bytes(word));
+        }
+    }
+    // XEN_ELFNOTE_PHYS32_ENTRY: lengths of name and value, type, name, value
+    for word in [4, 4, 18, u32::from_le_bytes(*b"Xen\0"), (BASE + entry) as u32] {
+        file.extend_from_slice(&u32::to_le_bytes(word));
+    }
+    file.extend_from_slice(&code);
+    file
 }
 
 fn image(program: &str) -> Result<Image> {
@@ -236,27 +303,29 @@ fn memory(effort: Effort, image: &Image, record: &mut Record, interrupt: &Interr
         return Ok(());
     }
     for side in [HEDDLE, LINUX] {
-        let floor = floor_mib(side, image, interrupt)?;
-        match floor {
-            Some(floor) => add(record, "memory floor", side.name, Scale::Size, (floor * MIB) as f64),
-            None => record.note(format!("{}: `true` does not run in {FLOOR_MAX_MIB} MiB", side.name)),
+        match floor_bytes(side, image, interrupt)? {
+            Some(floor) => add(record, "memory floor", side.name, Scale::Size, floor as f64),
+            None => {
+                let most = FLOOR_MAX_BYTES / MIB;
+                record.note(format!("{}: `true` does not run in {most} MiB", side.name));
+            }
         }
     }
     Ok(())
 }
 
-/// The least memory in which `true` runs, to a mebibyte.
-fn floor_mib(side: Side, image: &Image, interrupt: &Interrupt) -> Result<Option<u64>> {
-    let runs_in = |mebibytes: u64| -> Result<bool> {
+/// The least memory in which `true` runs, to a quarter of a mebibyte.
+fn floor_bytes(side: Side, image: &Image, interrupt: &Interrupt) -> Result<Option<u64>> {
+    let runs_in = |bytes: u64| -> Result<bool> {
         interrupt.check()?;
         let mut choices = side.choices(Clock::Host, 1);
-        choices.memory_bytes = FLOOR_MAX_MIB * MIB;
+        choices.memory_bytes = FLOOR_MAX_BYTES;
         let mut configuration = guest::configure(&choices, image)?;
         if side.kernel == Kernel::Linux {
             // The tool refuses less than what surely suffices; here the kernel itself is asked.
-            configuration.memory = Memory::Plain { size_bytes: mebibytes * MIB };
+            configuration.memory = Memory::Plain { size_bytes: bytes };
         } else {
-            choices.memory_bytes = mebibytes * MIB;
+            choices.memory_bytes = bytes;
             match guest::configure(&choices, image) {
                 Ok(smaller) => configuration = smaller,
                 Err(_) => return Ok(false),
@@ -271,15 +340,15 @@ fn floor_mib(side: Side, image: &Image, interrupt: &Interrupt) -> Result<Option<
         };
         Ok(run_in_machine(&configuration, side.kernel, &program, FLOOR_LIMIT, &|_| {})?.failure.is_none())
     };
-    if !runs_in(FLOOR_MAX_MIB)? {
+    if !runs_in(FLOOR_MAX_BYTES)? {
         return Ok(None);
     }
-    let (mut too_little, mut enough) = (1, FLOOR_MAX_MIB);
+    let (mut too_little, mut enough) = (0, FLOOR_MAX_BYTES / FLOOR_UNIT_BYTES);
     while enough - too_little > 1 {
         let middle = too_little.midpoint(enough);
-        if runs_in(middle)? { enough = middle } else { too_little = middle }
+        if runs_in(middle * FLOOR_UNIT_BYTES)? { enough = middle } else { too_little = middle }
     }
-    Ok(Some(enough))
+    Ok(Some(enough * FLOOR_UNIT_BYTES))
 }
 
 /// Boots Linux with nothing but the program, and says at which guest time it started.
@@ -339,4 +408,21 @@ fn smallest_initramfs(interrupt: &Interrupt) -> Result<PathBuf> {
     archive.finish()?;
     std::fs::rename(&scratch, &path)?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_that_exits_has_its_code_where_it_says() {
+        let file = exiting_kernel();
+        let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+        let entry = (word(24) - 0x10_0000) as usize;
+        assert!(file[entry..].starts_with(&[0x66, 0xba]), "the entry of the file");
+        let note = word(64 + 56 + 8) as usize;
+        assert_eq!(&file[note + 12..note + 16], b"Xen\0");
+        assert_eq!(&file[note + 16..note + 20], ((0x10_0000 + entry) as u32).to_le_bytes());
+        assert_eq!(word(64 + 32), file.len() as u64, "all of it is loaded");
+    }
 }

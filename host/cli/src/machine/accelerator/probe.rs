@@ -1,7 +1,6 @@
 //! Trying KVM with a machine that counts.
 #![allow(unsafe_code)] // The machine's kernel is assembled into this program.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -11,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use heddle_abi::boot::{DEBUG_CONSOLE_PORT, DEBUG_EXIT_PORT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{Kvm, WITHOUT_CAPABILITIES};
 use crate::machine::descriptor_path;
@@ -55,7 +53,9 @@ pub fn run(qemu: &Path) -> Result<Option<Kvm>> {
 }
 
 fn start(qemu: &Path, model: &str, command_line: &str) -> Result<Option<Kvm>> {
-    let file = File::from(memfd_create("heddle-probe", MemfdFlags::empty())?);
+    let file = crate::log::unnamed_file("heddle-probe")?;
+    // QEMU opens it by its number.
+    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())?;
     std::io::Write::write_all(&mut &file, kernel()).context("writing the probe's kernel")?;
     let mut command = Command::new(qemu);
     command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-m", "8M"]);
