@@ -343,7 +343,7 @@ impl OverlayNode {
         self.check_free(this, name)?;
         let covered = Covered::uncover(&upper, name)?;
         upper.node.link(&upper, name, &linked.node).inspect_err(|_| covered.cover_again(&upper))?;
-        // Both names lead to one node as long as it is used.
+        // Both names lead to one node as long as both entries are used.
         let entry = Dentry::new(node.clone(), Some(this.clone()), name)?;
         if node.entry().is_none_or(|known| known.is_removed()) {
             node.set_entry(&entry);

@@ -49,14 +49,13 @@ impl OverlayNode {
             entry,
             node: &node,
         };
-        let old;
-        match (other, how) {
+        let old = match (other, how) {
             (Some(_), Rename::Keep) => return Err(Errno::EEXIST),
             (None, Rename::Exchange) => return Err(Errno::ENOENT),
             (Some(other), Rename::Exchange) => return moving.exchange(&other),
             (Some(other), _) if moving.is_same(&other) => return Ok(()),
-            (other, _) => old = moving.replace(other)?,
-        }
+            (other, _) => moving.replace(other)?,
+        };
         drop(changes);
         if let Some(old) = old {
             discard(&self.overlay, &old);
