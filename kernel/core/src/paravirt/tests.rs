@@ -51,6 +51,41 @@ fn the_clocks_scale_is_the_counters_frequency() {
     }
 }
 
+/// The host changes the machine's frequency back and forth: a scale is never believed with the other one's shift.
+#[test]
+fn the_clocks_scale_is_read_whole_while_the_host_changes_it() {
+    const FREQUENCIES: [u64; 2] = [800_000_000, 5_700_000_000];
+    let page = ClockPage::new();
+    let write = |hertz| {
+        let (scale, shift) = host_scale(hertz);
+        page.version.fetch_add(1, Ordering::SeqCst);
+        page.scale.store(scale, Ordering::SeqCst);
+        // A reader that looks now must not believe the scale.
+        (0..64).for_each(|_| std::hint::spin_loop());
+        page.shift.store(shift, Ordering::SeqCst);
+        page.version.fetch_add(1, Ordering::SeqCst);
+    };
+    write(FREQUENCIES[0]);
+    let is_over = AtomicU8::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while is_over.load(Ordering::SeqCst) == 0 {
+                FREQUENCIES.into_iter().rev().for_each(write);
+                // A reader comes through only between two changes.
+                (0..64).for_each(|_| std::hint::spin_loop());
+            }
+        });
+        let is_whole =
+            |found: u64| FREQUENCIES.iter().any(|hertz| found.abs_diff(*hertz) <= hertz / 100_000_000);
+        let mut torn = None;
+        while torn.is_none() && page.version.load(Ordering::SeqCst) < 50_000 {
+            torn = page.frequency_hz().filter(|found| !is_whole(*found));
+        }
+        is_over.store(1, Ordering::SeqCst);
+        assert_eq!(torn, None);
+    });
+}
+
 #[test]
 fn time_is_read_whole_while_the_host_changes_it() {
     let page = StealPage::new();

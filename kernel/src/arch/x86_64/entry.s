@@ -5,12 +5,8 @@
 
 .set KERNEL_BASE, 0xffffffff80000000
 
-# CPUID 1, EDX: TSC, MSR, PAE, CX8, APIC, CMOV, FXSR, SSE, SSE2.
-.set BASIC_REQUIRED, 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8 | 1 << 9 | 1 << 15 | 1 << 24 | 1 << 25 | 1 << 26
 # CPUID 0x80000001, EDX.
-.set EXTENDED_NO_EXECUTE, 1 << 20
 .set EXTENDED_1GIB_PAGES, 1 << 26
-.set EXTENDED_LONG_MODE, 1 << 29
 
 .pushsection .note.heddle, "a", @note
     .balign 4
@@ -122,7 +118,8 @@ heddle_pvh_entry:
     pushq %rbp
     jmpq *%rax
 
-# Ends the machine with a message if the processor lacks a feature that the kernel is built on. Keeps %edi.
+# Ends the machine with a message that names the feature, if the processor lacks one that the kernel is built on.
+# Keeps %edi.
 .code32
 check_processor:
     xorl %eax, %eax
@@ -131,45 +128,85 @@ check_processor:
     jz 1f
     movl $1, %eax
     cpuid
-    notl %edx
-    movl $(missing_basic - KERNEL_BASE), %esi
-    testl $BASIC_REQUIRED, %edx
-    jnz lacks
+    movl $(basic_features - KERNEL_BASE), %esi
+    call check_features
 1:  movl $0x80000000, %eax
     cpuid
-    movl $(missing_long_mode - KERNEL_BASE), %esi
+    xorl %edx, %edx                     # without the leaf, none of its features
     cmpl $0x80000001, %eax
-    jb lacks
+    jb 2f
     movl $0x80000001, %eax
     cpuid
-    testl $EXTENDED_LONG_MODE, %edx
-    jz lacks
-    movl $(missing_no_execute - KERNEL_BASE), %esi
-    testl $EXTENDED_NO_EXECUTE, %edx
-    jz lacks
-    ret
+2:  movl $(extended_features - KERNEL_BASE), %esi
+    # Falls through, and returns from there.
 
-# Writes the text at %esi to the debug console and ends the machine.
+# Compares the features in %edx with the table at %esi.
+check_features:
+    movl (%esi), %eax
+    testl %eax, %eax
+    jz 1f
+    testl %eax, %edx
+    jz lacks
+    addl $FEATURE_SIZE, %esi
+    jmp check_features
+1:  ret
+
+# Names the feature whose entry is at %esi on the debug console, and ends the machine.
 lacks:
+    leal 4(%esi), %ebp
+    movl $(lacks_before - KERNEL_BASE), %esi
+    call write_text
+    movl %ebp, %esi
+    call write_text
+    movl $(lacks_after - KERNEL_BASE), %esi
+    call write_text
+    movw $0x501, %dx
+    movb $0x11, %al
+    outb %al, %dx
+1:  hlt
+    jmp 1b
+
+# Writes the text at %esi to the debug console.
+write_text:
     movw $0xe9, %dx
-    cld
 1:  lodsb
     testb %al, %al
     jz 2f
     outb %al, %dx
     jmp 1b
-2:  movw $0x501, %dx
-    movb $0x11, %al
-    outb %al, %dx
-3:  hlt
-    jmp 3b
+2:  ret
 
-missing_basic:
-    .asciz "heddle-panic: message this processor lacks one of TSC, MSR, PAE, CX8, APIC, CMOV, FXSR, SSE, SSE2\nheddle-panic: end\n"
-missing_long_mode:
-    .asciz "heddle-panic: message this processor lacks 64-bit mode (lm)\nheddle-panic: end\n"
-missing_no_execute:
-    .asciz "heddle-panic: message this processor lacks pages that are not executable (nx)\nheddle-panic: end\n"
+lacks_before:
+    .asciz "heddle-panic: message this processor lacks the feature "
+lacks_after:
+    .asciz "\nheddle-panic: end\n"
+
+# Tables of required features: the bit in EDX, and the name as /proc/cpuinfo has it. A bit of zero ends a table.
+.set FEATURE_SIZE, 32
+.macro feature bit, name
+    .long 1 << \bit
+    .asciz "\name"
+    .balign FEATURE_SIZE, 0
+.endm
+
+.balign FEATURE_SIZE
+basic_features:                         # CPUID 1
+    feature 4, "tsc"
+    feature 5, "msr"
+    feature 6, "pae"
+    feature 8, "cx8"
+    feature 9, "apic"
+    feature 15, "cmov"
+    feature 24, "fxsr"
+    feature 25, "sse"
+    feature 26, "sse2"
+    .long 0
+.balign FEATURE_SIZE
+extended_features:                      # CPUID 0x80000001
+    feature 29, "lm (64-bit mode)"
+    feature 20, "nx (no-execute pages)"
+    feature 11, "syscall"
+    .long 0
 
 # Switches a processor from 32-bit protected mode without paging to long mode with the page table at %edx, and
 # returns to its caller as 64-bit code. Keeps %edi and %esp.
