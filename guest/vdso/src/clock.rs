@@ -183,7 +183,7 @@ pub unsafe extern "C" fn __vdso_getcpu(cpu: *mut u32, node: *mut u32, cache: *mu
 
 #[cfg(test)]
 mod tests {
-    use super::{BOOTTIME, MONOTONIC, REALTIME, read};
+    use super::{BOOTTIME, MONOTONIC, MONOTONIC_COARSE, REALTIME, read};
     use core::sync::atomic::Ordering::Relaxed;
     use heddle_abi::user_sched::{SystemPage, TimePage};
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -12,10 +13,11 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 10] = [
+pub const TESTS: [Test; 11] = [
     ("results come out of a shared folder", results_come_out),
     ("FIFOs and sockets in a shared folder", fifos_and_sockets),
     ("files of a shared folder are mapped to be written", mapped),
+    ("a private mapping of a shared file keeps what was written to it", private_mapping),
     ("more of a shared file is written than the memory holds", mapped_large),
     ("names and metadata in a shared folder", names_and_metadata),
     ("a shared folder gets no set-id files and no devices", no_privileges),
@@ -81,6 +83,17 @@ fn results_come_out(kernel: Kernel) -> Result<(), String> {
     expect(folder.read("output")? == numbers, true)?;
     expect(folder.read("twice")?.len(), 2 * numbers.len())?;
     expect(folder.read("input")?, b"late\n".to_vec())
+}
+
+fn private_mapping(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    folder.write("private_map.c", include_bytes!("private_map.c"))?;
+    let mut compiler = Command::new("cc");
+    compiler.arg("-static").arg("-o").arg(folder.0.join("program")).arg(folder.0.join("private_map.c"));
+    let compiled = compiler.output().map_err(|error| format!("cc: {error}"))?;
+    expect(String::from_utf8_lossy(&compiled.stderr).into_owned(), String::new())?;
+    expect(folder.run(kernel, "", "./program")?, String::from("own shared shared\n"))?;
+    expect(folder.read("mapped")?.starts_with(b"shared\0"), true)
 }
 
 fn names_and_metadata(kernel: Kernel) -> Result<(), String> {
