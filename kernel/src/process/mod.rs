@@ -42,6 +42,7 @@ pub mod thread;
 mod thread_group;
 pub mod timers;
 pub mod trace;
+mod user_group;
 pub mod user_namespace;
 pub mod user_task;
 pub mod vfork;

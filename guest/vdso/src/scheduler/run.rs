@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use heddle_abi::protocol::record;
 use heddle_abi::user_sched::calls::{GIVE_WAY, policy};
-use heddle_abi::user_sched::{ExecutorRecord, levels, state};
+use heddle_abi::user_sched::{ExecutorRecord, state};
 use heddle_coroutine::sched::{self, CoreState, Outcome, Table, WATCH_PARKED};
 
 use super::{Coroutine, Executor, Scheduler};
@@ -29,32 +29,38 @@ pub unsafe extern "C" fn __heddle_run(scheduler: *const Scheduler, number: u32) 
     let scheduler = unsafe { &*scheduler };
     let (Some(core), Some(record)) = (scheduler.core(number), scheduler.record(number)) else { return 0 };
     let mut turns = 0;
+    // The kernel knows no level of it while it has no coroutine: so it compares before the next in any case.
+    let mut has_looked = true;
     while scheduler.live.load(Ordering::Acquire) != 0 {
         core.drain(scheduler);
         let bitmap = core.ready().bitmap();
         record.ready.store(bitmap, Ordering::Relaxed);
+        // The last turn is over only now, when the record says what comes next: in between it would have no level.
+        record::end_turn(record);
         if bitmap == 0 {
+            has_looked = true;
             if !steal(scheduler, core) {
                 sleep(scheduler, core, record);
             }
             continue;
         }
         let best = bitmap.trailing_zeros();
-        if scheduler.policy.load(Ordering::Relaxed) == policy::STRICT
-            && arch::system_page().bitmap.load(Ordering::Relaxed) & levels::before(best) != 0
+        if (has_looked || scheduler.policy.load(Ordering::Relaxed) == policy::STRICT)
+            && arch::system_page().has_before(scheduler.group(), best)
         {
             // SAFETY: touches no memory of the program's.
             unsafe { arch::call(GIVE_WAY as usize, [0; 4]) };
         }
+        has_looked = false;
         if !record::begin_turn(record, best) {
             record::end_turn(record);
             scheduler.look_around(number, record);
             continue;
         }
         turns += u64::from(turn(scheduler, core, record));
-        record::end_turn(record);
     }
     record.ready.store(0, Ordering::Relaxed);
+    record::end_turn(record);
     // The executor that ran the last coroutine wakes the others, so that they return too.
     loop {
         let parked = scheduler.parked.load(Ordering::Acquire);

@@ -1,0 +1,292 @@
+//! The order of ordinary levels over the processes of a user, and the part of the processor that a user has.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+use nix::sys::time::TimeValLike;
+use nix::sys::wait::WaitStatus;
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::{Pid, Uid, pipe, read, setuid, write};
+
+use super::api::{Api, Block, DONE, Scheduler};
+use crate::harness::{OrFail, Outcome, spawn_child};
+use crate::{expect, expect_eq};
+
+crate::tests! {
+    every_level_goes_before_the_next
+    every_level_goes_before_the_next_on_all_processors
+    executors_bring_no_time
+    pinned_executors_end
+}
+
+const NOBODY: u32 = 65534;
+/// The more urgent level of two processes, and the other.
+const PAIRS: [(u32, u32); 9] =
+    [(20, 21), (24, 40), (31, 32), (32, 33), (42, 43), (33, 38), (3, 19), (10, 32), (32, 50)];
+
+/// The turns of the more urgent process.
+const TURNS: u64 = 1_000;
+const RELAXED: u32 = 0;
+const STRICT: u32 = 1;
+
+/// State that the processes of a test share.
+#[repr(C)]
+struct Shared {
+    turns: AtomicU64,
+    settled: AtomicU32,
+    before: AtomicU64,
+    after: AtomicU64,
+    stop: AtomicU32,
+    ready: AtomicU32,
+    work: [AtomicU64; 2],
+}
+
+impl Shared {
+    fn new() -> Result<&'static Self, String> {
+        let size = std::num::NonZeroUsize::new(4096).ok_or("no size")?;
+        let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: new memory, zeroed, which stays until the process ends.
+        unsafe { Ok(&*mmap_anonymous(None, size, rights, MapFlags::MAP_SHARED).or_fail()?.as_ptr().cast()) }
+    }
+}
+
+fn stay_on(cpus: impl IntoIterator<Item = usize>) -> Outcome {
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        set.set(cpu).or_fail()?;
+    }
+    sched_setaffinity(Pid::from_raw(0), &set).or_fail()
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, Into::into)
+}
+
+fn wait_for(child: Pid) -> Outcome {
+    let status = nix::sys::wait::waitpid(child, None).or_fail()?;
+    expect!(matches!(status, WaitStatus::Exited(_, 0)));
+    Ok(())
+}
+
+/// A process with so many executors, each of which runs one coroutine of `level` until that has ended. The argument of
+/// `turn` is the number of the executor and of the turn; it returns whether the coroutine has ended.
+fn executors(
+    api: Api,
+    (executors, level, policy): (usize, u32, u32),
+    turn: &(impl Fn(usize, u64) -> bool + Sync),
+) -> i32 {
+    let scheduler = Scheduler::new(api, executors as u32, executors as u32 + 8);
+    let barrier = Barrier::new(executors);
+    let run = |number: usize| {
+        let id = AtomicU64::new(0);
+        let mut block = Block::new(Box::new(|header: &super::api::Header| {
+            if turn(number, header.polls()) {
+                return DONE;
+            }
+            scheduler.wake(number as u32, id.load(Ordering::Relaxed));
+            0
+        }));
+        let is_in = scheduler.enter(number as u32).is_ok() && scheduler.policy(policy) >= 0;
+        if is_in {
+            id.store(scheduler.spawn(number as u32, &mut block, level), Ordering::Relaxed);
+        }
+        barrier.wait();
+        if is_in {
+            scheduler.run(number as u32);
+        }
+        is_in
+    };
+    let all_ran = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..executors).map(|number| scope.spawn(move || run(number))).collect();
+        threads.into_iter().all(|thread| thread.join().unwrap_or(false))
+    });
+    i32::from(!all_ran)
+}
+
+/// Whether a coroutine of the user's of that level waits for a processor, as the kernel says.
+fn is_waiting(api: Api, level: u32) -> bool {
+    let group = api.header_word(72) as usize;
+    let word = |number: usize| u64::from(api.system_word(192 + 8 * group + 4 * number)) << (32 * number);
+    (word(0) | word(1)) >> level & 1 != 0
+}
+
+/// The turns that coroutines of one process have while another works at a more urgent level, each with an executor for
+/// each of `cpus`. On several processors those count that pass a coroutine that waits: one that has met a page that
+/// another brings in does not, and leaves its processor to others.
+fn turns_beside(
+    api: Api,
+    (urgent, other): (u32, u32),
+    policy: u32,
+    uid: u32,
+    cpus: usize,
+) -> Result<u64, String> {
+    const STARTED: u64 = 20;
+    let shared = Shared::new()?;
+    let (go, started) = pipe().or_fail()?;
+    let background = spawn_child(|| {
+        let turn = |_, turns| {
+            if cpus == 1 || is_waiting(api, urgent) {
+                shared.turns.fetch_add(1, Ordering::SeqCst);
+            }
+            if turns == STARTED {
+                let _ = write(started.as_fd(), b"x");
+            }
+            shared.stop.load(Ordering::SeqCst) != 0
+        };
+        if setuid(Uid::from_raw(uid)).is_err() { 1 } else { executors(api, (cpus, other, policy), &turn) }
+    })?;
+    let working = spawn_child(|| {
+        let since: Vec<_> = (0..cpus).map(|_| AtomicU64::new(0)).collect();
+        let turn = |number: usize, turns: u64| {
+            if turns == 1 && !read(&go, &mut [0]).is_ok_and(|count| count == 1) {
+                return true;
+            }
+            if turns == STARTED && shared.settled.fetch_add(1, Ordering::SeqCst) + 1 == cpus as u32 {
+                shared.before.store(shared.turns.load(Ordering::SeqCst), Ordering::SeqCst);
+                shared.ready.store(1, Ordering::SeqCst);
+            }
+            if shared.ready.load(Ordering::SeqCst) == 0 {
+                return false;
+            }
+            if since[number].fetch_add(1, Ordering::Relaxed) < TURNS {
+                return false;
+            }
+            let now = shared.turns.load(Ordering::SeqCst);
+            // The first that ends: from here on a processor is free for the other process.
+            if shared.stop.swap(1, Ordering::SeqCst) == 0 {
+                shared.after.store(now, Ordering::SeqCst);
+            }
+            true
+        };
+        if setuid(Uid::from_raw(uid)).is_err() { 1 } else { executors(api, (cpus, urgent, policy), &turn) }
+    })?;
+    wait_for(working)?;
+    wait_for(background)?;
+    Ok(shared.after.load(Ordering::SeqCst) - shared.before.load(Ordering::SeqCst))
+}
+
+fn check_order(cpus: usize) -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    stay_on(0..cpus)?;
+    let mut failures = Vec::new();
+    for pair in PAIRS {
+        for policy in [RELAXED, STRICT] {
+            // In the relaxed order a turn on another processor ends by an interrupt, which comes as late as the host lets
+            // the processor run that sends it: by then the more urgent process may have had many turns.
+            let most = if policy == RELAXED && cpus > 1 { cpus as u64 * TURNS / 2 } else { cpus as u64 };
+            for uid in [0, NOBODY] {
+                // Two urgent levels are not ordered exactly once the realtime threads' time is used up.
+                if uid == 0 && pair.1 < 20 {
+                    continue;
+                }
+                let turns = turns_beside(api, pair, policy, uid, cpus)?;
+                if turns > most {
+                    failures.push((pair, policy, uid, turns));
+                }
+            }
+        }
+    }
+    if failures.is_empty() { Ok(()) } else { Err(format!("turns out of order: {failures:?}")) }
+}
+
+fn every_level_goes_before_the_next() -> Outcome {
+    check_order(1)
+}
+
+fn every_level_goes_before_the_next_on_all_processors() -> Outcome {
+    check_order(cpus())
+}
+
+/// One user has 50 executors, another one; each has half of a processor.
+fn executors_bring_no_time() -> Outcome {
+    const MANY: usize = 50;
+    const OTHER: u32 = 1000;
+    let Some(api) = Api::find() else { return Ok(()) };
+    stay_on([0])?;
+    let shared = Shared::new()?;
+    let start = |user: usize, uid: u32, count: usize| {
+        spawn_child(move || {
+            if setuid(Uid::from_raw(uid)).is_err() {
+                return 1;
+            }
+            let barrier = Arc::new(Barrier::new(count));
+            let threads: Vec<_> = (0..count)
+                .map(|number| {
+                    let barrier = barrier.clone();
+                    std::thread::spawn(move || {
+                        let is_in = api.register(number, 0, 0) == 0;
+                        api.record(number).running.store(30 + (number % 3) as u32, Ordering::SeqCst);
+                        barrier.wait();
+                        shared.ready.fetch_add(1, Ordering::SeqCst);
+                        while shared.stop.load(Ordering::Relaxed) == 0 {
+                            shared.work[user].fetch_add(1, Ordering::Relaxed);
+                        }
+                        is_in
+                    })
+                })
+                .collect();
+            i32::from(!threads.into_iter().all(|thread| thread.join().unwrap_or(false)))
+        })
+    };
+    let children = [start(0, NOBODY, MANY)?, start(1, OTHER, 1)?];
+    let used = |child: Pid| -> Result<i64, String> {
+        Ok(clock_gettime(clock_getcpuclockid(child).or_fail()?).or_fail()?.num_milliseconds())
+    };
+    let clocks = || -> Result<[i64; 2], String> { Ok([used(children[0])?, used(children[1])?]) };
+    // The start is left out, when both have what a new thread has.
+    while clocks()?.iter().any(|&used| used < 100) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (begin, work) = (clocks()?, [0, 1].map(|user: usize| shared.work[user].load(Ordering::SeqCst)));
+    let ratio = loop {
+        std::thread::sleep(Duration::from_millis(10));
+        let now = clocks()?;
+        let times = [now[0] - begin[0], now[1] - begin[1]];
+        if times[0] + times[1] >= 800 {
+            let done = [0, 1].map(|user: usize| shared.work[user].load(Ordering::SeqCst) - work[user]);
+            break [times[0] as f64 / times[1] as f64, done[0] as f64 / done[1] as f64];
+        }
+    };
+    shared.stop.store(1, Ordering::SeqCst);
+    for child in children {
+        wait_for(child)?;
+    }
+    if (0.6..1.7).contains(&ratio[0]) && (0.3..3.4).contains(&ratio[1]) {
+        return Ok(());
+    }
+    Err(format!("the time is {:.2} and the work {:.2} to 1", ratio[0], ratio[1]))
+}
+
+/// Executors that are bound to a processor each, in two processes, with sleeps and yields.
+fn pinned_executors_end() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    let cpus = cpus();
+    for round in 0..20 {
+        let start = |level: u32| {
+            spawn_child(move || {
+                let turn = |number: usize, turns: u64| {
+                    if turns == 1 && stay_on([number]).is_err() {
+                        return true;
+                    }
+                    match (turns + number as u64) % 20 {
+                        0 => std::thread::sleep(Duration::from_micros(20)),
+                        5 | 10 => std::thread::yield_now(),
+                        _ => {}
+                    }
+                    turns == 400
+                };
+                executors(api, (cpus, level, round % 2), &turn)
+            })
+        };
+        let children = [start(30)?, start(35)?, start(30)?];
+        for child in children {
+            wait_for(child)?;
+        }
+    }
+    expect_eq!(api.system_word(192), 0);
+    Ok(())
+}
