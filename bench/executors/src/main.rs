@@ -7,6 +7,8 @@
 mod memory;
 mod rows;
 mod sides;
+#[cfg(feature = "thread-per-core")]
+mod thread_per_core;
 
 use rows::{Row, rows};
 use serde_json::json;
@@ -18,8 +20,48 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 /// A column of the table: a side and its experiments. The first of a group is ours.
 type Column = (&'static str, [Row; 8]);
 
-fn column<S: Side + 'static>() -> Column {
-    (S::NAME, rows::<S>())
+/// The columns of the executors that run here, in order.
+#[derive(Default)]
+struct Columns(Vec<Column>);
+
+impl Columns {
+    fn with<S: Side + 'static>(mut self) -> Self {
+        if S::is_available() {
+            self.0.push((S::NAME, rows::<S>()));
+        } else {
+            eprintln!("executors: {} does not run on this system", S::NAME);
+        }
+        self
+    }
+}
+
+/// The sides of one thread.
+fn one_thread() -> Vec<Column> {
+    let columns = Columns::default()
+        .with::<HeddleLocal>()
+        .with::<TokioCurrent>()
+        .with::<TokioLocalSet>()
+        .with::<AsyncLocal>()
+        .with::<LocalPool>();
+    #[cfg(feature = "thread-per-core")]
+    let columns = columns.with::<thread_per_core::Monoio>().with::<thread_per_core::Glommio>();
+    columns.0
+}
+
+/// The sides of two threads.
+fn two_threads() -> Vec<Column> {
+    Columns::default().with::<HeddlePool>().with::<TokioMulti>().with::<AsyncStatic>().with::<Smol>().0
+}
+
+/// Starts the program anew with the variables that its sides read when they begin.
+fn prepare() -> Result<(), String> {
+    use std::os::unix::process::CommandExt;
+    if std::env::var_os(SMOL_THREADS).is_some() {
+        return Ok(());
+    }
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = std::process::Command::new(program);
+    Err(command.args(std::env::args_os().skip(1)).env(SMOL_THREADS, "2").exec().to_string())
 }
 
 /// Median and quartiles of one cell.
@@ -108,14 +150,8 @@ fn options() -> Result<Options, String> {
 
 fn main() -> Result<(), String> {
     let options = options()?;
-    let one = [
-        column::<HeddleLocal>(),
-        column::<TokioCurrent>(),
-        column::<TokioLocalSet>(),
-        column::<AsyncLocal>(),
-        column::<LocalPool>(),
-    ];
-    let two = [column::<HeddlePool>(), column::<TokioMulti>(), column::<AsyncStatic>()];
+    prepare()?;
+    let (one, two) = (one_thread(), two_threads());
     if let Some(which) = options.bytes {
         let (threads, column) = which.split_once(':').ok_or("THREADS:COLUMN")?;
         let columns = if threads == "1" { &one[..] } else { &two[..] };

@@ -38,7 +38,7 @@ fn timed<S: Side>(operations: u32, body: impl Future<Output = ()> + Send + 'stat
 }
 
 /// A future whose `Send` the compiler need not see: handles of one-thread sides are not, and stay where they are.
-struct Here<F>(F);
+pub struct Here<F>(pub F);
 
 #[allow(unsafe_code)]
 // SAFETY: one-thread sides poll every coroutine on the thread that spawned it, and drop it there; on the others the

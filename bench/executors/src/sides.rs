@@ -13,6 +13,10 @@ pub trait Side {
     const NAME: &'static str;
     /// How many threads run coroutines.
     const THREADS: usize;
+    /// Whether it runs on this system.
+    fn is_available() -> bool {
+        true
+    }
     /// Gives the end of a coroutine.
     type Handle: Future<Output = ()>;
 
@@ -253,6 +257,34 @@ impl Side for LocalPool {
     fn detach<F: Future<Output = ()> + Send + 'static>(body: F) {
         use futures::task::LocalSpawnExt;
         POOL.with_borrow(|pool| pool.as_ref().expect("inside").spawn_local(body)).expect("a live pool");
+    }
+
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        futures_lite::future::yield_now()
+    }
+}
+
+/// smol's global executor, whose threads `SMOL_THREADS` counts: see [`SMOL_THREADS`].
+pub struct Smol;
+
+/// The variable that has to be 2 before the first coroutine is spawned.
+pub const SMOL_THREADS: &str = "SMOL_THREADS";
+
+impl Side for Smol {
+    const NAME: &'static str = "smol";
+    const THREADS: usize = 2;
+    type Handle = smol::Task<()>;
+
+    fn run<F: Future<Output = f64> + Send + 'static>(main: F) -> f64 {
+        smol::block_on(smol::spawn(main))
+    }
+
+    fn spawn<F: Future<Output = ()> + Send + 'static>(body: F) -> Self::Handle {
+        smol::spawn(body)
+    }
+
+    fn detach<F: Future<Output = ()> + Send + 'static>(body: F) {
+        smol::spawn(body).detach();
     }
 
     fn yield_now() -> impl Future<Output = ()> + Send {

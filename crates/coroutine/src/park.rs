@@ -24,7 +24,11 @@ pub(crate) fn kick(entry: &CoreEntry) {
         if entry.polling.load(Ordering::Relaxed) != 0 {
             return reactor::notify();
         }
-        os::wake_word(&entry.parker);
+        // The thread itself does not sleep: it takes results out on its way from a sleep, or to one. A handler that
+        // interrupts it there changes the word, which the sleep compares when it begins or is restarted.
+        if !is_here(entry) {
+            os::wake_word(&entry.parker);
+        }
     }
 }
 

@@ -19,10 +19,17 @@ use core::ptr;
 use core::time::Duration;
 use std::thread;
 
-/// How often a core is tried again whose thread has lost its processor inside its gate, and how long it gets for what
-/// it does there.
+/// How often a core is tried again whose thread has lost its processor inside its gate.
 const TRIES: u32 = 3;
+/// How long that thread gets for what it does there: twice as long each time, since the first moment may be over before
+/// it has its processor back.
 const MOMENT: Duration = Duration::from_micros(1);
+const MOMENTS_DOUBLED_MAX: u32 = 7;
+
+/// Leaves the processor to a thread inside its gate, after so many attempts in vain.
+fn rest(failures: u32) {
+    thread::sleep(MOMENT * (1 << failures.min(MOMENTS_DOUBLED_MAX)));
+}
 
 /// The thread's loop.
 pub(super) fn work(shared: &Shared, entry: &'static CoreEntry) {
@@ -33,12 +40,13 @@ pub(super) fn work(shared: &Shared, entry: &'static CoreEntry) {
     let (mut look, mut told) = ((0, Looked::new()), Told::Urgent);
     // How many turns the others had begun when none of them could run.
     let mut spare_at = 0;
-    let is_shut = Cell::new(false);
+    // How often in a row a core with something urgent could not be looked at.
+    let failures = Cell::new(0);
     while !shared.is_closed() {
         if told == Told::Spare && turns_of_others(shared, entry) != spare_at {
             told = Told::Urgent;
         }
-        if let Some(picked) = next(shared, entry, &mut look, || settle(shared, entry, told, &is_shut)) {
+        if let Some(picked) = next(shared, entry, &mut look, || settle(shared, entry, told, &failures)) {
             match home(shared, entry, &picked, told) {
                 None => turn::run(entry, picked),
                 Some(other) => entry.state.hand_over(&Global, picked.id, picked.slot, &other.state),
@@ -46,11 +54,11 @@ pub(super) fn work(shared: &Shared, entry: &'static CoreEntry) {
             continue;
         }
         // Others may have taken what there was since the core settled: then its watch is for too little.
-        if entry.is_in_turn() && settle(shared, entry, told, &is_shut) != 0 {
+        if entry.is_in_turn() && settle(shared, entry, told, &failures) != 0 {
             continue;
         }
         // Whatever comes since the core has settled reaches the thread in its sleep; whoever closes calls afterwards.
-        if !is_shut.get() && !shared.is_closed() {
+        if failures.get() == 0 && !shared.is_closed() {
             told = host.stand_by();
             spare_at = turns_of_others(shared, entry);
         }
@@ -65,17 +73,16 @@ fn turns_of_others(shared: &Shared, entry: &CoreEntry) -> u64 {
 
 /// Applies what others posted, and takes what is more urgent than all that is ready here and another core cannot run
 /// now. The core watches from then on. Returns the bitmap of the levels that are ready.
-fn settle(shared: &Shared, entry: &CoreEntry, told: Told, is_shut: &Cell<bool>) -> u64 {
+fn settle(shared: &Shared, entry: &CoreEntry, told: Told, failures: &Cell<u32>) -> u64 {
     entry.state.drain(&Global);
-    let mut tries = 0;
-    while !take(shared, entry, told) {
-        tries += 1;
-        if tries == TRIES {
+    for _ in 0..TRIES {
+        if take(shared, entry, told) {
+            failures.set(0);
             break;
         }
-        thread::sleep(MOMENT);
+        rest(failures.get());
+        failures.set(failures.get().saturating_add(1));
     }
-    is_shut.set(tries == TRIES);
     entry.state.settle(&Global, true, |level| entry.running.store(level.into(), Ordering::Relaxed))
 }
 
@@ -161,7 +168,7 @@ pub(super) fn take_back(shared: &Shared, entry: &CoreEntry) -> bool {
             // It is on its way itself, and may have lost its processor there.
             host.urgent(0);
             if entry.state.ready().bitmap() == 0 {
-                thread::sleep(MOMENT);
+                rest(0);
             }
         }
         // They may not run here. It gives them to a core that may run them.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::process::{RUN_TIMEOUT, heddle_run, run};
+use super::process::{Output, RUN_TIMEOUT, heddle_run, run};
 use super::{Tally, Verdict, cargo};
 use crate::guest::Kernel;
 
@@ -35,15 +35,34 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
             let item = [program.as_str(), "server", "what=check"];
             let arguments: Vec<&str> = machine.into_iter().chain(item).chain(words.iter().copied()).collect();
             let output = run(&mut heddle_run(kernel, &arguments)?, b"", RUN_TIMEOUT)?;
-            let verdict = match output.status {
-                Some(0) => Verdict::Passed,
-                status => {
-                    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-                    Verdict::Failed(format!("{status:?}: {} {errors}", output.text()))
-                }
-            };
-            tally.record(&name, &verdict);
+            tally.record(&name, &verdict(&output));
         }
     }
+    counted(repository, filter, tally)
+}
+
+/// A server on one of two processors, with instructions for a clock. Timers expire on the instruction there, so that an
+/// urgent thread that waits for a less urgent one of its processor has to leave it enough time to go on.
+fn counted(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
+    let name = "server/heddle/strict coroutines by instructions";
+    if filter.is_some_and(|filter| !name.contains(filter)) {
+        return Ok(());
+    }
+    let program = cargo::program(repository, PACKAGE)?.to_string_lossy().into_owned();
+    let machine = ["--count-instructions", "--smp", "2", "--memory", "512", "--", &program, "server"];
+    let load = ["what=priorities", "n=128", "ms=300", "cpus=1", "loads=100"];
+    let arguments: Vec<&str> = machine.into_iter().chain(load).chain(FORMS[0].1.iter().copied()).collect();
+    let output = run(&mut heddle_run(Kernel::Heddle, &arguments)?, b"", RUN_TIMEOUT)?;
+    tally.record(name, &verdict(&output));
     Ok(())
+}
+
+fn verdict(output: &Output) -> Verdict {
+    match output.status {
+        Some(0) => Verdict::Passed,
+        status => {
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            Verdict::Failed(format!("{status:?}: {} {errors}", output.text()))
+        }
+    }
 }

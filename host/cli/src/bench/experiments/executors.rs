@@ -19,7 +19,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interrupt) -> Result<Vec<Goal>> {
     let rounds = request.runs.unwrap_or(request.effort.choose(5, 15, 45));
     let arguments = ["--rounds".to_owned(), rounds.to_string()];
-    let value = host::run("heddle-coroutine-bench", "executors", &arguments, interrupt)?;
+    let value = host::run(("heddle-coroutine-bench", "thread-per-core"), "executors", &arguments, interrupt)?;
     record.reference = "best rival".to_owned();
     for row in value["rows"].as_array().context("no rows")? {
         let (name, unit) = (host::text(row, "row")?, host::text(row, "unit")?);

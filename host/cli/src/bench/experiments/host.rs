@@ -9,13 +9,18 @@ use crate::bench::Interrupt;
 use crate::bench::guest::cargo_build;
 use crate::paths;
 
-/// Builds a tool, a binary or `examples/NAME`, and runs it; what it wrote.
+/// Builds a tool, a binary or `examples/NAME`, with these features and runs it; what it wrote.
 ///
 /// # Errors
 /// If the user interrupted, or the tool fails.
-pub fn run(package: &str, binary: &str, arguments: &[String], interrupt: &Interrupt) -> Result<Value> {
+pub fn run(
+    (package, features): (&str, &str),
+    binary: &str,
+    arguments: &[String],
+    interrupt: &Interrupt,
+) -> Result<Value> {
     let repository = paths::repository()?;
-    let mut build = vec!["--release", "--package", package];
+    let mut build = vec!["--release", "--package", package, "--features", features];
     build.extend(binary.strip_prefix("examples/").into_iter().flat_map(|example| ["--example", example]));
     cargo_build(&repository, &build, interrupt)?;
     let scratch = std::env::temp_dir().join(format!("heddle-bench-{}.json", std::process::id()));

@@ -27,7 +27,7 @@ fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interru
     if request.effort == Effort::Quick {
         arguments.extend(["--most".to_owned(), "800".to_owned()]);
     }
-    let value = host::run("heddle-coroutine", "examples/papers", &arguments, interrupt)?;
+    let value = host::run(("heddle-coroutine", ""), "examples/papers", &arguments, interrupt)?;
     record.reference = THREADS.to_owned();
     record.axis = Some("N".to_owned());
     let processors = std::thread::available_parallelism().context("the number of processors")?.get();

@@ -37,7 +37,7 @@ fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interru
     let mut arguments: Vec<String> = flag.into_iter().map(str::to_owned).collect();
     let plots = paths::repository()?.join(RESULTS).join(EXPERIMENT.name).join(PLOTS);
     arguments.extend(["--svg".to_owned(), plots.display().to_string()]);
-    let value = host::run(PACKAGE, PACKAGE, &arguments, interrupt)?;
+    let value = host::run((PACKAGE, ""), PACKAGE, &arguments, interrupt)?;
     record.reference = "best rival".to_owned();
     for parameter in value["parameters"].as_array().into_iter().flatten() {
         if let (Some(name), Some(value)) = (parameter[0].as_str(), parameter[1].as_str()) {
