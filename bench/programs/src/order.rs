@@ -2,8 +2,8 @@
 //! `order urgent=LEVEL other=LEVEL user=UID policy=relaxed|strict [n=WAKES]`.
 //!
 //! The other process computes in turns and writes the time into a pipe now and then, from which the urgent coroutine
-//! reads it: its delay is from then until it runs. In order it is a turn at most. Prints the median, the 99th percentile
-//! and the maximum.
+//! reads it: its delay is from then until it runs. In order it is a turn at most. Prints the median, the 99th
+//! percentile and the maximum.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

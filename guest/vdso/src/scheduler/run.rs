@@ -16,6 +16,8 @@ const KEPT_SLOTS: u32 = 32;
 /// The function of a coroutine returned that it has ended.
 const DONE: u32 = 1;
 const CALL_FUTEX: usize = 202;
+/// The level of a thread that others may have to wait for.
+const MOST_URGENT: u32 = 0;
 /// `FUTEX_WAIT`, of a word that lies in a mapping that the kernel shares.
 const FUTEX_WAIT: usize = 0;
 
@@ -39,7 +41,7 @@ pub unsafe extern "C" fn __heddle_run(scheduler: *const Scheduler, number: u32) 
         record::end_turn(record);
         if bitmap == 0 {
             has_looked = true;
-            if !steal(scheduler, core) {
+            if !steal(scheduler, core, record) {
                 sleep(scheduler, core, record);
             }
             continue;
@@ -126,8 +128,16 @@ fn turn(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) -> boo
     true
 }
 
-/// Takes work from another executor.
-fn steal(scheduler: &Scheduler, core: &CoreState) -> bool {
+/// Takes work from another executor. Meanwhile the thread is as urgent as it may be: inside another's gate it must not
+/// lose the processor to that one, which would wait there for it, and in the kernel's order wait for ever.
+fn steal(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) -> bool {
+    record.running.store(MOST_URGENT, Ordering::Relaxed);
+    let has_stolen = steal_from_any(scheduler, core);
+    record::end_turn(record);
+    has_stolen
+}
+
+fn steal_from_any(scheduler: &Scheduler, core: &CoreState) -> bool {
     let mut number = 0;
     while let Some(victim) = scheduler.core(number) {
         number += 1;
@@ -156,7 +166,7 @@ fn sleep_masked(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord
     let bit = 1 << (core.number() & 63);
     scheduler.parked.fetch_or(bit, Ordering::SeqCst);
     // Coroutines that were offered before this executor was seen to sleep are found here.
-    if scheduler.live.load(Ordering::SeqCst) != 0 && !steal(scheduler, core) {
+    if scheduler.live.load(Ordering::SeqCst) != 0 && !steal(scheduler, core, record) {
         let word = &raw const record.pending;
         // SAFETY: waits at the word as long as it is 0.
         unsafe { arch::call(CALL_FUTEX, [word as usize, FUTEX_WAIT, 0, 0]) };

@@ -35,8 +35,8 @@ pub const ORDERED: u8 = 44;
 pub const BEHIND: u8 = ORDERED;
 /// The level of a member that has nothing to do with the others: it is a realtime thread.
 pub const APART: u8 = BEHIND + 1;
-/// The first of the levels of members that run what is urgent in the whole machine. They go before all ordered ones, need
-/// no turn of the group's, and give way only to each other.
+/// The first of the levels of members that run what is urgent in the whole machine. They go before all ordered ones,
+/// need no turn of the group's, and give way only to each other.
 const URGENT: u8 = APART + 1;
 /// How many urgent levels there are.
 pub const URGENT_LEVELS: u8 = 16;

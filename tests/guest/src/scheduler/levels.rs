@@ -175,8 +175,8 @@ fn check_order(cpus: usize) -> Outcome {
     let mut failures = Vec::new();
     for pair in PAIRS {
         for policy in [RELAXED, STRICT] {
-            // In the relaxed order a turn on another processor ends by an interrupt, which comes as late as the host lets
-            // the processor run that sends it: by then the more urgent process may have had many turns.
+            // In the relaxed order a turn on another processor ends by an interrupt, which comes as late as the host
+            // lets the processor run that sends it: by then the more urgent process may have had many turns.
             let most = if policy == RELAXED && cpus > 1 { cpus as u64 * TURNS / 2 } else { cpus as u64 };
             for uid in [0, NOBODY] {
                 // Two urgent levels are not ordered exactly once the realtime threads' time is used up.
@@ -203,9 +203,9 @@ fn every_level_goes_before_the_next_on_all_processors() -> Outcome {
 
 /// One user has 50 executors, another one; each has half of a processor.
 ///
-/// The scheduler divides time by the clock, which also goes on while the host runs something else: whoever had the turn
-/// then owes it, and gives it back in later turns. So the clocks show what the scheduler does, in the long run. The work
-/// is what the host gave in these times, which it owes nobody. Both are looked at again until they are near to 1.
+/// The scheduler divides time by the clock, which also goes on while the host runs something else: whoever had the
+/// turn then owes it, and gives it back in later turns. So the clocks show what the scheduler does, in the long run. The
+/// work is what the host gave in these times, which it owes nobody. Both are looked at again until they are near to 1.
 fn executors_bring_no_time() -> Outcome {
     const MANY: usize = 50;
     const OTHER: u32 = 1000;
