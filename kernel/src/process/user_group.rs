@@ -131,10 +131,12 @@ impl Membership {
     /// The calling thread joins the group of its user. `None`: it has no order.
     pub(super) fn join(thread: &Arc<Thread>) -> Result<Option<Self>, Errno> {
         let Some(group) = UserGroup::of(thread.credentials().uid)? else { return Ok(None) };
-        let cores = thread.scheduling().affinity;
+        let (cores, account) =
+            thread.look_at_entity(|entity| (entity.parameters().affinity, entity.account()));
         let (joined, first) = {
             let mut order = group.order.lock();
             let first = order.only();
+            order.start_with(account);
             (order.join(Arc::downgrade(thread), arch::cpu::id(), cores), first)
         };
         let place = joined.map_err(|_| Errno::ENOMEM)?;
@@ -143,6 +145,16 @@ impl Membership {
             first.with_entity(|_| {});
         }
         Ok(Some(Self { group, place, level: AtomicU8::new(0) }))
+    }
+
+    /// The user whose group it is.
+    pub(super) fn uid(&self) -> u32 {
+        self.group.uid
+    }
+
+    /// The member is about to leave in the midst of a turn, which the group pays for; returns its part of what is left.
+    pub(super) fn split(&self, ran_ns: u64, weight: Weight) -> Account {
+        self.group.order.lock().split(arch::cpu::id(), ran_ns, weight)
     }
 
     /// The number of the group, for programs.

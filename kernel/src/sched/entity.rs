@@ -79,6 +79,8 @@ pub struct SchedEntity {
     ended_as: SliceEnd,
     /// The turn uses time of the user's group of executors: `account` is a copy of that one's.
     is_shared: bool,
+    /// In such a turn: the time until which what ran at a realtime priority was counted.
+    counted_ns: u64,
     started_ns: u64,
     ended_ns: u64,
     /// When `until_ns` and `priority` were worked out.
@@ -102,12 +104,19 @@ impl SchedEntity {
             is_last: false,
             ended_as: SliceEnd::Yielded,
             is_shared: false,
+            counted_ns: 0,
             started_ns: 0,
             ended_ns: 0,
             planned_ns: 0,
             until_ns: account.budget_ns(),
             priority: parameters.priority(account.is_exhausted()),
         }
+    }
+
+    /// What the thread has.
+    #[must_use]
+    pub const fn account(&self) -> Account {
+        self.account
     }
 
     /// The account of a child: half of the parent's budget.
@@ -124,8 +133,8 @@ impl SchedEntity {
 
     /// Changes how the thread is scheduled; `is_running`: in the midst of a turn.
     pub fn set_parameters(&mut self, parameters: Parameters, now_ns: u64, is_running: bool) {
-        if is_running && !self.is_shared {
-            self.end_seldom(now_ns);
+        if is_running {
+            self.settle(now_ns);
         }
         let before = self.parameters;
         self.parameters = parameters;
@@ -148,10 +157,24 @@ impl SchedEntity {
         core::mem::replace(&mut self.is_last, false)
     }
 
+    /// In the midst of a turn, before its priority changes: counts the time until now. A group pays for the whole turn
+    /// when it ends.
+    fn settle(&mut self, now_ns: u64) {
+        if self.is_shared { self.count_realtime(now_ns) } else { self.end_seldom(now_ns) }
+    }
+
+    /// In a turn that a group pays for: time at a realtime priority, a lent one too, counts for the window as well.
+    fn count_realtime(&mut self, now_ns: u64) {
+        if self.realtime() != 0 {
+            charge_realtime(now_ns.saturating_sub(self.counted_ns));
+        }
+        self.counted_ns = now_ns;
+    }
+
     /// Lends the thread a realtime priority, 0 for none; `is_running`: in the midst of a turn.
     pub fn lend(&mut self, realtime: u8, now_ns: u64, is_running: bool) {
-        if is_running && !self.is_shared {
-            self.end_seldom(now_ns);
+        if is_running {
+            self.settle(now_ns);
         }
         self.lent = realtime;
         self.plan_seldom(now_ns);
@@ -187,7 +210,7 @@ impl SchedEntity {
 
     /// A turn starts that uses the time of the user's group, whose account is this.
     pub fn start_shared(&mut self, now_ns: u64, account: Account) {
-        self.started_ns = now_ns;
+        (self.started_ns, self.counted_ns) = (now_ns, now_ns);
         self.ended_as = SliceEnd::Blocked;
         self.is_shared = true;
         self.account = account;
@@ -199,9 +222,21 @@ impl SchedEntity {
         if !self.is_shared {
             return self.end_seldom(now_ns);
         }
+        self.count_realtime(now_ns);
         self.account = charge(now_ns.saturating_sub(self.started_ns), self.weight);
         (self.started_ns, self.ended_ns) = (now_ns, now_ns);
         self.plan_seldom(now_ns);
+    }
+
+    /// The thread leaves its group in the midst of a turn: `leave` has the group pay for it so far, and returns the
+    /// thread's part of what is left.
+    pub fn leave_shared(&mut self, now_ns: u64, leave: impl FnOnce(u64, Weight) -> Account) {
+        if self.is_shared {
+            self.count_realtime(now_ns);
+            self.account = leave(now_ns.saturating_sub(self.started_ns), self.weight);
+            (self.is_shared, self.started_ns) = (false, now_ns);
+            self.plan_seldom(now_ns);
+        }
     }
 
     /// How the turn ends.
@@ -279,6 +314,11 @@ impl SchedEntity {
                     (now_ns.saturating_add(left_ns.min(slice_ns)), Priority::realtime(self.realtime()))
                 }
             }
+        } else if self.is_shared && parameters.policy == Policy::Other {
+            // The group has paid for nothing of the turn yet; and its members, which take turns in its order, must not
+            // have another order by their nice values.
+            let priority = if self.account.is_exhausted() { Priority::SPENT } else { Priority::NORMAL };
+            (self.started_ns + self.account.budget_ns(), priority)
         } else {
             (now_ns + self.account.budget_ns(), parameters.priority(self.account.is_exhausted()))
         };

@@ -317,6 +317,21 @@ impl<T: Clone> Group<T> {
         here.account
     }
 
+    /// A member leaves in the midst of its turn on `cpu`, for which the group pays. Returns the part of what is left that
+    /// it takes along: the half, as a child's, so that leaving and joining gains no time.
+    pub fn split(&mut self, cpu: usize, ran_ns: u64, weight: Weight) -> Account {
+        self.charge(cpu, ran_ns, weight);
+        self.cpus[cpu].is_over = false;
+        self.cpus[cpu].account.split()
+    }
+
+    /// The first member brings its account along, for each CPU.
+    pub fn start_with(&mut self, account: Account) {
+        if self.count == 0 {
+            self.cpus.iter_mut().for_each(|cpu| cpu.account = account);
+        }
+    }
+
     /// The turn of the member ends. Returns a CPU that runs a less urgent one and has to look.
     pub fn ends(&mut self, place: Place, end: End, now_ns: u64) -> Option<usize> {
         self.unlist(place);

@@ -388,6 +388,25 @@ fn any_threads_on_any_processors() {
     }
 }
 
+/// A group begins with what its first member has, and pays for one that leaves, which takes the half of the rest along.
+#[test]
+fn joining_and_leaving_bring_no_time() {
+    let weight = Weight::of_nice(0);
+    let mut spent = Account::new(weight);
+    assert!(spent.ran(SLICE_NS, weight));
+    let mut group = Group::new(1).unwrap();
+    group.start_with(spent);
+    let place = group.join("first", 0, 1).unwrap();
+    group.start_with(Account::new(weight));
+    assert!(group.starts(place, 0, 1, false, 1).is_exhausted());
+    let left = group.split(0, SLICE_NS / 2, weight);
+    assert!(left.is_exhausted());
+    let mut group = Group::new(1).unwrap();
+    let place = group.join("first", 0, 1).unwrap();
+    assert_eq!(group.split(0, SLICE_NS / 2, weight).budget_ns(), SLICE_NS / 4);
+    assert_eq!(group.starts(place, 0, 1, false, 1).budget_ns(), SLICE_NS / 4);
+}
+
 #[test]
 fn urgent_members_go_before_all_others() {
     let mut group = Group::new(2).unwrap();

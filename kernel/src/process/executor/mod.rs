@@ -74,6 +74,8 @@ pub struct ExecutorSlot {
     is_called: AtomicBool,
     /// Has entered its program in the turn that goes on.
     is_in: AtomicBool,
+    /// Has entered its program since it was last woken to find its place.
+    may_arrive: AtomicBool,
     /// The level among the user's executors, for a look without a lock; 0 if it is not ordered there.
     level: AtomicU8,
     /// The number of their group; 0 for none.
@@ -90,6 +92,7 @@ impl ExecutorSlot {
             boost: AtomicU8::new(LEVEL_NONE),
             is_called: AtomicBool::new(false),
             is_in: AtomicBool::new(false),
+            may_arrive: AtomicBool::new(false),
             level: AtomicU8::new(0),
             group: AtomicU8::new(0),
         }
@@ -269,8 +272,7 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     let pages = thread.space().pages().ok_or(Errno::EINVAL)?;
     pages.need_records()?;
     pages.record(number).ok_or(Errno::EINVAL)?;
-    let may_be_urgent = thread.credentials().is_capable(linux::CAP_SYS_NICE)
-        || thread.process.limit(Resource::RealtimePriority).soft > 0;
+    let may_be_urgent = may_be_urgent(thread);
     let membership = Membership::join(thread)?;
     let group = membership.as_ref().map_or(0, Membership::number);
     if let Some(header) = pages.header() {
@@ -305,6 +307,39 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     Ok(())
 }
 
+/// The group pays for the turn so far.
+fn leave_group(thread: &Thread, membership: &Membership) {
+    let now_ns = crate::arch::time::now_ns();
+    thread.look_at_entity(|entity| {
+        entity.leave_shared(now_ns, |ran_ns, weight| membership.split(ran_ns, weight))
+    });
+}
+
+/// The calling thread has other credentials: if it is an executor, it belongs to its user's group, and may use the
+/// levels that they allow. Without memory it is none any more.
+pub fn user_changes(thread: &Arc<Thread>) {
+    let Some(executor) = thread.executor().get() else { return };
+    let is_same =
+        executor.membership.as_ref().is_some_and(|membership| membership.uid() == thread.credentials().uid);
+    if is_same && executor.may_be_urgent == may_be_urgent(thread) {
+        return;
+    }
+    if let Some(membership) = &executor.membership {
+        leave_group(thread, membership);
+    }
+    let (number, handler, argument) = (executor.number, executor.handler, executor.argument);
+    drop(executor);
+    if register(thread, number as usize, handler, argument).is_err() {
+        leave(thread);
+    }
+}
+
+/// Whether the thread may use urgent levels.
+fn may_be_urgent(thread: &Thread) -> bool {
+    thread.credentials().is_capable(linux::CAP_SYS_NICE)
+        || thread.process.limit(Resource::RealtimePriority).soft > 0
+}
+
 /// Makes the thread an ordinary one again: at its wish, at its end, and when it runs another program.
 pub fn leave(thread: &Arc<Thread>) {
     if !thread.executor().is_executor() {
@@ -312,6 +347,9 @@ pub fn leave(thread: &Arc<Thread>) {
     }
     thread.executor().is_executor.store(false, Ordering::Relaxed);
     let registration = thread.executor().executor.lock().take();
+    if let Some(membership) = registration.as_ref().and_then(|executor| executor.membership.as_ref()) {
+        leave_group(thread, membership);
+    }
     let executors = &thread.process.executors();
     {
         let mut list = executors.list.lock();
@@ -357,7 +395,8 @@ pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
             slot.level.store(level, Ordering::Relaxed);
         }
         if ordered < BEHIND
-            && (slot.is_called.load(Ordering::Relaxed) || is_blocked && membership.has_others())
+            && (slot.is_called.load(Ordering::Relaxed)
+                || is_blocked && slot.may_arrive.load(Ordering::Relaxed) && membership.has_others())
         {
             return Some(Priority::ARRIVAL);
         }

@@ -23,6 +23,9 @@ pub(in crate::process) fn turn_starts(thread: &Thread, now_ns: u64) {
     slot.is_called.store(false, Ordering::Relaxed);
     slot.is_in.store(false, Ordering::Relaxed);
     let arrives = thread.priority() == Priority::ARRIVAL;
+    if arrives {
+        slot.may_arrive.store(false, Ordering::Relaxed);
+    }
     let executor = slot.get();
     thread.with_entity(|entity| {
         let affinity = entity.parameters().affinity;
@@ -72,6 +75,9 @@ fn has_turn(thread: &Thread) -> bool {
         .and_then(|executor| executor.membership.as_ref())
         .is_none_or(|membership| membership.may_enter(is_in, thread.priority()));
     slot.is_in.store(enters, Ordering::Relaxed);
+    if enters {
+        slot.may_arrive.store(true, Ordering::Relaxed);
+    }
     enters
 }
 

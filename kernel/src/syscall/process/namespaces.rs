@@ -10,7 +10,7 @@ use crate::process::namespaces::Namespaces;
 use crate::process::pid_namespace::{self, is_below};
 use crate::process::pidfd::{ProcessFile, is_known};
 use crate::process::user_namespace::{Users, is_same};
-use crate::process::{Credentials, Thread};
+use crate::process::{Credentials, Thread, executor};
 use crate::procfs::namespace::Namespace;
 use crate::syscall::process::unshare::leave_semaphores;
 use crate::syscall::{Call, SyscallResult};
@@ -131,6 +131,7 @@ impl Entry {
         thread.set_namespaces(chosen);
         if has_users {
             thread.set_credentials(new);
+            executor::user_changes(thread);
         }
         Ok(())
     }

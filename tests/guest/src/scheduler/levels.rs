@@ -20,6 +20,9 @@ crate::tests! {
     every_level_goes_before_the_next
     every_level_goes_before_the_next_on_all_processors
     executors_bring_no_time
+    a_change_of_parameters_brings_no_time
+    leaving_and_joining_brings_no_time
+    a_group_is_the_users
     pinned_executors_end
 }
 
@@ -209,8 +212,6 @@ fn every_level_goes_before_the_next_on_all_processors() -> Outcome {
 fn executors_bring_no_time() -> Outcome {
     const MANY: usize = 50;
     const OTHER: u32 = 1000;
-    const PART_MS: i64 = 800;
-    const PARTS: i64 = 20;
     let Some(api) = Api::find() else { return Ok(()) };
     stay_on([0])?;
     let shared = Shared::new()?;
@@ -239,6 +240,23 @@ fn executors_bring_no_time() -> Outcome {
         })
     };
     let children = [start(0, NOBODY, MANY)?, start(1, OTHER, 1)?];
+    let ratios =
+        shares(shared, children, |[time, work]| (0.8..1.25).contains(&time) && (0.4..2.5).contains(&work))?;
+    match ratios {
+        None => Ok(()),
+        Some([time, work]) => Err(format!("the time is {time:.2} and the work {work:.2} to 1")),
+    }
+}
+
+/// Waits until the shares of two processes, the first's to the second's, are as they should be by time and work; then
+/// ends the processes. Returns the shares if they did not come to be so.
+fn shares(
+    shared: &Shared,
+    children: [Pid; 2],
+    is_fair: impl Fn([f64; 2]) -> bool,
+) -> Result<Option<[f64; 2]>, String> {
+    const PART_MS: i64 = 800;
+    const PARTS: i64 = 20;
     let used = |child: Pid| -> Result<i64, String> {
         Ok(clock_gettime(clock_getcpuclockid(child).or_fail()?).or_fail()?.num_milliseconds())
     };
@@ -249,7 +267,7 @@ fn executors_bring_no_time() -> Outcome {
     }
     let work = || [0, 1].map(|user: usize| shared.work[user].load(Ordering::SeqCst));
     let begin = (clocks()?, work());
-    let mut ratios = [0.0; 2];
+    let mut unfair = None;
     for part in 1..=PARTS {
         let mut times = [0; 2];
         while times[0] + times[1] < part * PART_MS {
@@ -259,8 +277,9 @@ fn executors_bring_no_time() -> Outcome {
         }
         let now = work();
         let done = [0, 1].map(|user| now[user] - begin.1[user]);
-        ratios = [times[0] as f64 / times[1] as f64, done[0] as f64 / done[1] as f64];
-        if (0.8..1.25).contains(&ratios[0]) && (0.4..2.5).contains(&ratios[1]) {
+        let ratios = [times[0] as f64 / times[1] as f64, done[0] as f64 / done[1] as f64];
+        unfair = Some(ratios).filter(|&ratios| !is_fair(ratios));
+        if unfair.is_none() {
             break;
         }
     }
@@ -268,10 +287,72 @@ fn executors_bring_no_time() -> Outcome {
     for child in children {
         wait_for(child)?;
     }
-    if (0.8..1.25).contains(&ratios[0]) && (0.4..2.5).contains(&ratios[1]) {
-        return Ok(());
+    Ok(unfair)
+}
+
+/// A process of one user that does `trick` over and over beside another user's that computes: it has no more than half
+/// of the processor.
+fn gains_nothing(name: &str, trick: impl Fn(Api)) -> Outcome {
+    const OTHER: u32 = 1000;
+    let Some(api) = Api::find() else { return Ok(()) };
+    stay_on([0])?;
+    let shared = Shared::new()?;
+    let start = |user: usize, uid: u32, turn: &dyn Fn()| {
+        spawn_child(|| {
+            if setuid(Uid::from_raw(uid)).is_err() {
+                return 1;
+            }
+            while shared.stop.load(Ordering::Relaxed) == 0 {
+                turn();
+                shared.work[user].fetch_add(1, Ordering::Relaxed);
+            }
+            0
+        })
+    };
+    let children = [start(0, NOBODY, &|| trick(api))?, start(1, OTHER, &|| ())?];
+    match shares(shared, children, |[time, _]| time < 1.25)? {
+        None => Ok(()),
+        Some([time, _]) => Err(format!("{name} has {time:.2} times the other's time")),
     }
-    Err(format!("the time is {:.2} and the work {:.2} to 1", ratios[0], ratios[1]))
+}
+
+/// Computes for about a millisecond.
+fn compute() {
+    let from = std::time::Instant::now();
+    while from.elapsed() < Duration::from_millis(1) {
+        std::hint::spin_loop();
+    }
+}
+
+fn a_change_of_parameters_brings_no_time() -> Outcome {
+    gains_nothing("who sets its affinity", |api| {
+        let _ = api.register(0, 0, 0);
+        compute();
+        let _ = stay_on([0]);
+    })
+}
+
+fn leaving_and_joining_brings_no_time() -> Outcome {
+    gains_nothing("who leaves and joins", |api| {
+        let _ = api.register(0, 0, 0);
+        (0..9).for_each(|_| compute());
+        // A turn as an ordinary thread, then one as the first of a group that is new.
+        let _ = api.unregister();
+        std::thread::yield_now();
+        let _ = api.register(0, 0, 0);
+        std::thread::yield_now();
+    })
+}
+
+/// An executor that changes its user belongs to the other one's group.
+fn a_group_is_the_users() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    expect_eq!(api.register(0, 0, 0), 0);
+    let before = api.header_word(72);
+    setuid(Uid::from_raw(NOBODY)).or_fail()?;
+    expect!(before != 0 && api.header_word(72) != 0);
+    expect!(before != api.header_word(72));
+    Ok(())
 }
 
 /// Executors that are bound to a processor each, in two processes, with sleeps and yields.
@@ -300,6 +381,10 @@ fn pinned_executors_end() -> Outcome {
             wait_for(child)?;
         }
     }
-    expect_eq!(api.system_word(192), 0);
+    // Nobody is listed as waiting who is not there any more.
+    expect_eq!(api.register(0, 0, 0), 0);
+    let group = api.header_word(72) as usize;
+    expect!(group != 0);
+    expect_eq!((api.system_word(192 + 8 * group), api.system_word(196 + 8 * group)), (0, 0));
     Ok(())
 }
