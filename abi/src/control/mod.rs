@@ -29,6 +29,12 @@ pub mod kind {
     pub const READER_GONE: u32 = 5;
     /// Host to guest, without payload: open the port of [`super::programs`], once.
     pub const OPEN_PROGRAMS: u32 = 6;
+    /// Host to guest: `folder: u32`, a shared folder of which all changes are announced from now on.
+    pub const SHARE_WATCHED: u32 = 7;
+    /// Host to guest: `folder: u32`, of which changes are not announced any more.
+    pub const SHARE_UNWATCHED: u32 = 9;
+    /// Host to guest: [`super::ShareChanged`].
+    pub const SHARE_CHANGED: u32 = 8;
     /// Guest to host: [`super::Exit`].
     pub const EXIT: u32 = 16;
     /// Guest to host: `nanoseconds: u64`, guest time from its first instruction to the program's start.
@@ -153,6 +159,17 @@ pub struct Exit {
     pub ending: Ending,
     /// Bytes written by the guest to standard output, standard error and the terminal.
     pub written_bytes: [u64; 3],
+}
+
+/// Somebody on the host has changed something in a shared folder, perhaps the guest itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareChanged<'a> {
+    /// The folder's number; [`ShareChanged::ALL`] for all of them.
+    pub folder: u32,
+    /// A directory in it, relative to the folder.
+    pub directory: &'a [u8],
+    /// The name in the directory; empty for the directory itself.
+    pub name: &'a [u8],
 }
 
 /// The guest has killed a process because its memory ran out.
@@ -280,7 +297,8 @@ pub fn parse_header(bytes: [u8; HEADER_BYTES]) -> Option<(usize, u32)> {
     (length <= PAYLOAD_MAX_BYTES).then_some((length, reader.u32()?))
 }
 
-/// Writes a message whose payload is one `u32`: [`kind::SIGNAL`], [`kind::READER_GONE`], [`kind::NO_LEASE`].
+/// Writes a message whose payload is one `u32`: [`kind::SIGNAL`], [`kind::READER_GONE`], [`kind::NO_LEASE`],
+/// [`kind::SHARE_WATCHED`], [`kind::SHARE_UNWATCHED`].
 ///
 /// # Errors
 /// [`Full`] as the sink says.
@@ -353,6 +371,29 @@ impl EndOfInput {
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         Some(Self { stream: reader.u32()?, total_bytes: reader.u64()? })
+    }
+}
+
+impl<'a> ShareChanged<'a> {
+    /// Anything in any folder may have changed.
+    pub const ALL: u32 = u32::MAX;
+
+    /// Writes a [`kind::SHARE_CHANGED`] message.
+    ///
+    /// # Errors
+    /// [`Full`] as the sink says.
+    pub fn put(&self, sink: &mut impl Sink) -> Result<(), Full> {
+        header(sink, kind::SHARE_CHANGED, 12 + self.directory.len() + self.name.len())?;
+        sink.put(&self.folder.to_le_bytes())?;
+        put_bytes(sink, self.directory)?;
+        put_bytes(sink, self.name)
+    }
+
+    /// Reads the payload of [`kind::SHARE_CHANGED`].
+    #[must_use]
+    pub fn parse(payload: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        Some(Self { folder: reader.u32()?, directory: reader.bytes()?, name: reader.bytes()? })
     }
 }
 

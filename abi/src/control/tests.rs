@@ -127,3 +127,14 @@ fn a_window_never_grows_beyond_its_size() {
     window.spend(PIECE_BYTES);
     assert_eq!(window.piece_bytes(), PIECE_BYTES.min(WINDOW_BYTES as usize - PIECE_BYTES));
 }
+
+#[test]
+fn a_change_in_a_share_is_passed_on() {
+    let changed = ShareChanged { folder: 2, directory: b"a/b", name: b"c" };
+    let mut sink = Small::new();
+    changed.put(&mut sink).unwrap();
+    let (header, payload) = sink.as_bytes().split_first_chunk().unwrap();
+    assert_eq!(parse_header(*header), Some((payload.len(), kind::SHARE_CHANGED)));
+    assert_eq!(ShareChanged::parse(payload), Some(changed));
+    assert_eq!(ShareChanged::parse(&payload[..payload.len() - 1]), None);
+}

@@ -86,6 +86,12 @@ impl Outbox {
         self.sent == self.bytes.len()
     }
 
+    /// The bytes that wait.
+    #[must_use]
+    pub fn waiting(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+
     /// How many bytes wait.
     #[must_use]
     pub fn len(&self) -> usize {

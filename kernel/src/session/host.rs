@@ -4,12 +4,15 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use heddle_abi::control;
-use heddle_abi::control::{EndOfInput, HEADER_BYTES, OutOfMemory, Small, WindowSize, kind, stream};
+use heddle_abi::control::{
+    EndOfInput, HEADER_BYTES, OutOfMemory, ShareChanged, Small, WindowSize, kind, stream,
+};
 use heddle_kernel_core::fallible::resize_reserved;
 use heddle_kernel_core::signal::{Information, Signal};
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::device::{Port, wait};
+use crate::fs::share;
 use crate::process::oom;
 use crate::signal::send_to_group;
 use crate::sync::SpinLock;
@@ -94,6 +97,16 @@ impl Host {
                 if let Some(signal) = number.and_then(Signal::new).filter(|_| group != 0) {
                     // The group may have ended meanwhile.
                     let _ = send_to_group(group, Information::kernel(signal));
+                }
+            }
+            kind::SHARE_WATCHED | kind::SHARE_UNWATCHED => {
+                if let Some(folder) = control::parse_word(&payload) {
+                    share::watched(folder, message == kind::SHARE_WATCHED);
+                }
+            }
+            kind::SHARE_CHANGED => {
+                if let Some(changed) = ShareChanged::parse(&payload) {
+                    share::changed(&changed);
                 }
             }
             // A host that knows more than this kernel.

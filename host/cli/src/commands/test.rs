@@ -102,6 +102,7 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
         (Part::Terminals, "terminals", &terminals::TESTS[..]),
         (Part::Terminals, "screens", &screens::TESTS[..]),
         (Part::Shares, "shares", &shares::TESTS[..]),
+        (Part::Shares, "shares", &share_cache::TESTS[..]),
         (Part::Network, "network", &network::TESTS[..]),
     ];
     for (part, group, tests) in groups {

@@ -3,6 +3,7 @@
 
 pub mod accelerator;
 mod command;
+mod watch;
 
 use std::fs::File;
 use std::io;
@@ -39,6 +40,8 @@ pub struct Ports {
     pub tty: UnixStream,
     /// Further programs.
     pub programs: UnixStream,
+    /// Messages about changes in shared folders, to be passed on to the control port as they are.
+    pub changes: Option<UnixStream>,
 }
 
 /// A running machine. Dropping it ends it.
@@ -92,6 +95,7 @@ impl Machine {
             stderr: next()?,
             tty: next()?,
             programs: next()?,
+            changes: if configuration.watches_shares { watch::start(&configuration.shares) } else { None },
         };
         Ok((machine, ports))
     }

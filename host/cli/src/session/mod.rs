@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::control::{
-    Descriptor, EndOfInput, Ending, Exit, OutOfMemory, StartFields, WindowSize, kind, parse_started,
+    Descriptor, EndOfInput, Ending, Exit, OutOfMemory, Sink, StartFields, WindowSize, kind, parse_started,
     parse_word, put_open_programs, put_word, stream,
 };
 use heddle_streams::{Drained, Filled, Messages, Outbox, Pump};
@@ -384,6 +384,7 @@ impl<'a> Session<'a> {
             Ready::TerminalSource => return self.read_terminal(),
             Ready::TerminalPort => drop(self.tty.drain(&self.ports.tty)),
             Ready::Exchange => return self.serve(),
+            Ready::Changes => self.pass_changes_on(),
             Ready::OutputPort(index) => {
                 self.outputs[index].fill();
                 self.write_output(index)?;
@@ -429,6 +430,22 @@ impl<'a> Session<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Tells the guest what has changed in shared folders.
+    fn pass_changes_on(&mut self) {
+        let Some(changes) = &mut self.ports.changes else { return };
+        let mut bytes = [0; 16 << 10];
+        // Whole messages follow one another, whichever way they are cut.
+        match std::io::Read::read(changes, &mut bytes) {
+            Ok(count) if count > 0 => {
+                let _ = self.outbox.put(&bytes[..count]);
+                let _ = self.outbox.drain(&self.ports.control);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            // The watch has ended.
+            _ => self.ports.changes = None,
+        }
     }
 
     /// Says, before the program starts, that it has no address.

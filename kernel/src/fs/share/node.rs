@@ -1,9 +1,9 @@
 //! Files and directories of a shared folder.
 
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::any::Any;
 
+use heddle_kernel_core::ninep::knowledge::Question;
 use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, MessageWriter, Reader, kind, set};
 use linux_raw_sys::general as linux;
 
@@ -16,19 +16,24 @@ use crate::fs::inode::{
 };
 use crate::fs::lock::FileLocks;
 use crate::fs::share::file::SharedFile;
-use crate::fs::share::state::FileState;
-use crate::fs::share::{CHUNK, Fid};
+use crate::fs::share::handle::Handle;
+use crate::fs::share::names::{KnownName, NameQuestion};
+use crate::fs::share::state::{FileState, Outcome};
+use crate::fs::share::{Fid, Server, handle, listing};
 use crate::fs::{Dentry, File, FileType, StatusFlags};
 use crate::memory::fallible;
 use crate::process::Thread;
+use crate::sync::SpinLock;
 
 /// A file, by a handle that is never opened.
 pub struct SharedNode {
     pub(super) fid: Fid,
     kind: FileType,
-    number: u64,
-    /// The file's state, from the first time that this node needed it.
-    state: spin::Once<Arc<FileState>>,
+    pub(super) number: u64,
+    /// The file's state.
+    pub(super) state: Arc<FileState>,
+    /// The handle by which the guest created the file, for whoever opens it first.
+    created: SpinLock<Option<Fid>>,
 }
 
 fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
@@ -36,11 +41,45 @@ fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
 }
 
 impl SharedNode {
-    /// The node of a handle.
-    pub(super) fn new(fid: Fid) -> Result<Arc<Self>, Errno> {
-        let attributes = attributes(&fid)?;
+    /// The node of a handle, about which the question was put before it was made.
+    pub(super) fn new(fid: Fid, question: &Question) -> Result<Arc<Self>, Errno> {
+        let attributes = attributes(GiveUp::Forget, &fid)?;
+        Self::with_attributes(fid, question, &attributes)
+    }
+
+    fn with_attributes(fid: Fid, question: &Question, attributes: &Attributes) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
-        fallible::try_arc(Self { fid, kind, number: attributes.number, state: spin::Once::new() })
+        let state = fid.server.state_of(attributes.number)?;
+        state.learn(question, attributes);
+        let created = SpinLock::new(None);
+        fallible::try_arc(Self { fid, kind, number: attributes.number, state, created })
+    }
+
+    /// The server.
+    pub(super) fn server(&self) -> &Arc<Server> {
+        &self.fid.server
+    }
+
+    /// Asks the host for the attributes.
+    ///
+    /// # Errors
+    /// The host's; `ESTALE` if it has another file of that name.
+    fn ask(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
+        let question = self.server().question();
+        let attributes = attributes(give_up, &self.fid)?;
+        if attributes.number != self.number {
+            return Err(Errno::ESTALE);
+        }
+        self.state.learn(&question, &attributes);
+        Ok(attributes)
+    }
+
+    /// Makes sure that what is kept of this directory's names is right.
+    ///
+    /// # Errors
+    /// Those of asking the host.
+    pub(super) fn refresh(&self) -> Result<(), Errno> {
+        if self.state.is_current(self.server()) { Ok(()) } else { self.ask(GiveUp::Forget).map(drop) }
     }
 
     /// Another node as one of this folder.
@@ -48,15 +87,6 @@ impl SharedNode {
         let any: Arc<dyn Any + Send + Sync> = node.clone();
         let other: Arc<Self> = any.downcast().map_err(|_| Errno::EXDEV)?;
         if Arc::ptr_eq(&other.fid.server, &self.fid.server) { Ok(other) } else { Err(Errno::EXDEV) }
-    }
-
-    /// The file's state.
-    pub(super) fn state(&self) -> Result<&Arc<FileState>, Errno> {
-        if let Some(state) = self.state.get() {
-            return Ok(state);
-        }
-        let state = self.fid.server.state_of(self.number, true)?.ok_or(Errno::ENOMEM)?;
-        Ok(self.state.call_once(|| state))
     }
 
     /// Device and inode number.
@@ -74,6 +104,13 @@ impl SharedNode {
     }
 
     fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
+        self.state.change(self.server());
+        let result = self.ask_to_set(valid, change, size);
+        self.state.change(self.server());
+        result
+    }
+
+    fn ask_to_set(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
         let time = |time: Option<Timestamp>| {
             time.map_or([0; 2], |time| [time.seconds as u64, time.nanoseconds.into()])
         };
@@ -92,17 +129,115 @@ impl SharedNode {
 
     /// Changes the length.
     pub(super) fn truncate(&self, size: u64) -> Result<(), Errno> {
-        self.set_attributes(set::SIZE, &InodeChange::default(), size)
+        self.set_attributes(set::SIZE, &InodeChange::default(), size)?;
+        self.state.set_size(size);
+        Ok(())
     }
 
-    /// The length in bytes.
-    pub(super) fn size(&self) -> Result<u64, Errno> {
-        Ok(attributes(&self.fid)?.size)
+    /// The length in bytes. The host does not know a file whose name was removed; then it is what it was.
+    pub(super) fn size(&self, give_up: GiveUp) -> Result<u64, Errno> {
+        match self.state.current_size(self.server()) {
+            Some(size) => Ok(size),
+            None => self.asked_size(give_up),
+        }
     }
 
-    /// The length in bytes; a thread that is killed waits for the answer all the same, because it has pages to store.
-    pub(super) fn size_for_sure(&self) -> Result<u64, Errno> {
-        Ok(attributes_or(GiveUp::Never, &self.fid)?.size)
+    /// The same, as the host has it now.
+    pub(super) fn asked_size(&self, give_up: GiveUp) -> Result<u64, Errno> {
+        match self.ask(give_up) {
+            Ok(attributes) => Ok(attributes.size),
+            Err(Errno::EINTR) => Err(Errno::EINTR),
+            Err(error) => self.state.last().map(|last| last.size).ok_or(error),
+        }
+    }
+}
+
+/// Names.
+impl SharedNode {
+    /// An entry that is kept, as one of this directory: the directory may have been found by another way since.
+    fn placed(
+        &self,
+        this: &Arc<Dentry>,
+        name: &[u8],
+        entry: Arc<Dentry>,
+        asked: &NameQuestion,
+    ) -> Result<Arc<Dentry>, Errno> {
+        if entry.parent().is_some_and(|parent| Arc::ptr_eq(&parent, this)) {
+            return Ok(entry);
+        }
+        let entry = Dentry::new(entry.node.clone(), Some(this.clone()), name)?;
+        self.keep(name, &entry, asked);
+        Ok(entry)
+    }
+
+    /// Keeps an entry that the host has said to be there, if there is memory for it.
+    fn keep(&self, name: &[u8], entry: &Arc<Dentry>, asked: &NameQuestion) {
+        let (mut is_new, mut old) = (false, None);
+        self.state.answer_name(asked, |names| {
+            if let Ok(kept) = names.insert(name, entry.clone()) {
+                (is_new, old) = kept;
+            }
+        });
+        drop(old);
+        self.server().count_names(isize::from(is_new));
+        self.server().make_room();
+    }
+
+    /// Whether the host still has this file by this node's name, as far as is known or by asking.
+    fn is_there(&self) -> Result<bool, Errno> {
+        if self.state.is_current(self.server()) {
+            return Ok(true);
+        }
+        match self.ask(GiveUp::Forget) {
+            Ok(_) => Ok(true),
+            Err(Errno::EINTR) => Err(Errno::EINTR),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Has the host change the name `name` in this directory, and notes what has become of it.
+    fn change_name(
+        &self,
+        name: &[u8],
+        outcome: Outcome<'_>,
+        ask: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let began = self.state.change(self.server());
+        match ask() {
+            Ok(()) => self.state.changed_name(self.server(), began, name, outcome),
+            Err(error) => {
+                self.state.changed_name(self.server(), began, name, Outcome::Unknown);
+                if error == Errno::EINTR {
+                    // It may still happen.
+                    self.state.doubt(self.server());
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The node has lost a name; its state is nobody's who finds a file of that number later.
+    fn lost_name(&self) {
+        if self.state.count_name(self.server(), false) || self.kind == FileType::Directory {
+            self.server().forget(self.number);
+        }
+    }
+
+    /// Asks the host for a name in this directory.
+    fn walk(&self, this: &Arc<Dentry>, name: &[u8], asked: &NameQuestion) -> Result<Arc<Dentry>, Errno> {
+        let fid = match self.fid.walk(Some(name)) {
+            Ok(fid) => fid,
+            Err(Errno::ENOENT) => {
+                // One that is not kept is asked for again.
+                self.state.answer_name(asked, |names| _ = names.insert_absent(name));
+                return Err(Errno::ENOENT);
+            }
+            Err(error) => return Err(error),
+        };
+        let entry = Dentry::new(Self::new(fid, &asked.question)?, Some(this.clone()), name)?;
+        self.keep(name, &entry, asked);
+        Ok(entry)
     }
 }
 
@@ -136,11 +271,7 @@ const fn storable(permissions: u32, is_directory: bool) -> u32 {
     permissions & !if is_directory { linux::S_ISUID } else { linux::S_ISUID | linux::S_ISGID }
 }
 
-fn attributes(fid: &Fid) -> Result<Attributes, Errno> {
-    attributes_or(GiveUp::Forget, fid)
-}
-
-fn attributes_or(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
+fn attributes(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
     let write = |writer: &mut MessageWriter<'_>| {
         writer.u32(fid.number);
         writer.u64(GETATTR_BASIC);
@@ -159,8 +290,10 @@ impl Inode for SharedNode {
 
     fn metadata(&self) -> Metadata {
         let device = self.fid.server.device;
-        // The host may have removed it; what is left is what it was.
-        let Ok(attributes) = attributes(&self.fid) else {
+        let known = self.state.current(self.server()).ok_or(Errno::ENODATA);
+        // The name may be gone; what is left is what the file was.
+        let last = || self.state.last().ok_or(Errno::ENOENT);
+        let Ok(attributes) = known.or_else(|_| self.ask(GiveUp::Forget)).or_else(|_| last()) else {
             return Metadata { device, links: 0, ..Metadata::anonymous(self.kind, self.number) };
         };
         Metadata {
@@ -197,126 +330,98 @@ impl Inode for SharedNode {
     }
 
     fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
-        Dentry::new(Self::new(self.fid.walk(Some(name))?)?, Some(this.clone()), name)
+        self.refresh()?;
+        let asked = self.state.ask_name(self.server());
+        match self.state.find_name(name) {
+            KnownName::Absent => return Err(Errno::ENOENT),
+            KnownName::Present { entry, is_current } if self.sibling(&entry.node)?.is_there()? => {
+                if !is_current {
+                    self.keep(name, &entry, &asked);
+                }
+                return self.placed(this, name, entry, &asked);
+            }
+            _ => {}
+        }
+        self.walk(this, name, &asked)
     }
 
     fn list(&self, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
-        let server = &self.fid.server;
-        let open = self.fid.walk(None)?;
-        let flags = linux::O_RDONLY | linux::O_DIRECTORY;
-        let write = |writer: &mut MessageWriter<'_>| {
-            writer.u32(open.number);
-            writer.u32(flags);
-        };
-        server.call(kind::OPEN, write, |_| Ok(()))?;
-        let mut next = cookie;
-        loop {
-            let write = |writer: &mut MessageWriter<'_>| {
-                writer.u32(open.number);
-                writer.u64(next);
-                writer.u32(CHUNK as u32);
-            };
-            // Copied, because `visit` may ask the server too.
-            let read = |reader: &mut Reader<'_>| {
-                let length = reader.u32()? as usize;
-                Ok(fallible::try_to_vec(reader.bytes(length)?))
-            };
-            let listing: Vec<u8> = server.call(kind::READDIR, write, read)??;
-            if listing.is_empty() {
-                return Ok(());
-            }
-            let mut reader = Reader::of_fields(&listing);
-            while !reader.is_empty() {
-                let entry =
-                    heddle_kernel_core::ninep::DirectoryEntry::read(&mut reader).map_err(Errno::from)?;
-                next = entry.next;
-                if matches!(entry.name, b"." | b"..") {
-                    continue;
-                }
-                let kind = FileType::from_mode(u32::from(entry.kind) << 12).unwrap_or(FileType::Regular);
-                let listed = Listed { name: entry.name, inode: entry.number, kind, next: entry.next };
-                if !visit(listed) {
-                    return Ok(());
-                }
-            }
-        }
+        listing::list(self, cookie, visit)
     }
 
     fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
-        let is_directory = matches!(creation.contents, Contents::Directory);
-        let permissions = storable(creation.permissions, is_directory);
-        let gid = creation.credentials.fsgid;
-        match creation.contents {
-            Contents::Regular => {
-                // The handle becomes the new file's, opened; a node wants one that is not.
-                let fid = self.fid.walk(None)?;
-                let write = |writer: &mut MessageWriter<'_>| {
-                    writer.u32(fid.number);
-                    writer.string(name);
-                    writer.u32(linux::O_RDWR | linux::O_CREAT | linux::O_EXCL);
-                    writer.u32(permissions);
-                    writer.u32(gid);
-                };
-                self.fid.server.call(kind::CREATE, write, |_| Ok(()))?;
-            }
-            Contents::Directory => self.tell(kind::MKDIR, |writer| {
-                writer.string(name);
-                writer.u32(permissions);
-                writer.u32(gid);
-            })?,
-            Contents::Symlink(target) => self.tell(kind::SYMLINK, |writer| {
-                writer.string(name);
-                writer.string(target);
-                writer.u32(gid);
-            })?,
-            Contents::Fifo => self.create_node(name, linux::S_IFIFO | permissions, gid)?,
-            Contents::Socket => self.create_node(name, linux::S_IFSOCK | permissions, gid)?,
-            Contents::Device(..) => return Err(Errno::EPERM),
+        let server = self.server();
+        let began = self.state.change(server);
+        let made = self.ask_to_create(this, name, creation);
+        let outcome = made.as_ref().map_or(Outcome::Unknown, Outcome::Present);
+        self.state.changed_name(server, began, name, outcome);
+        match &made {
+            Ok(_) => server.make_room(),
+            // It may still happen.
+            Err(Errno::EINTR) => self.state.doubt(server),
+            Err(_) => {}
         }
-        let entry = self.lookup(this, name)?;
-        let made = self.sibling(&entry.node)?;
-        if matches!(creation.contents, Contents::Fifo | Contents::Socket) {
-            self.fid.server.forget(made.number);
-        }
-        made.give_to(creation.credentials.fsuid);
-        Ok(entry)
+        made
     }
 
     fn link(&self, _: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
         let node = self.sibling(node)?;
-        self.tell(kind::LINK, |writer| {
-            writer.u32(node.fid.number);
-            writer.string(name);
-        })
+        // The entry of the new name is made when it is looked up.
+        self.change_name(name, Outcome::Unknown, || {
+            self.tell(kind::LINK, |writer| {
+                writer.u32(node.fid.number);
+                writer.string(name);
+            })
+        })?;
+        node.state.count_name(self.server(), true);
+        Ok(())
     }
 
     fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
         let name = entry.name()?;
-        let flags = if entry.node.kind() == FileType::Directory { linux::AT_REMOVEDIR } else { 0 };
-        self.tell(kind::UNLINKAT, |writer| {
-            writer.string(&name);
-            writer.u32(flags);
+        let node = self.sibling(&entry.node)?;
+        let flags = if node.kind == FileType::Directory { linux::AT_REMOVEDIR } else { 0 };
+        handle::keep_open(&node);
+        self.change_name(&name, Outcome::Absent, || {
+            self.tell(kind::UNLINKAT, |writer| {
+                writer.string(&name);
+                writer.u32(flags);
+            })
         })?;
         entry.mark_removed();
+        node.lost_name();
         Ok(())
     }
 
     fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
         let target = self.sibling(&to.node)?;
         let (old_name, new_name) = (entry.name()?, copy_name(name)?);
-        match how {
-            Rename::Replace => {}
+        let replaced = match (how, target.lookup(to, name)) {
             // The protocol has no such rename; between this look and the rename the host may have made the name.
-            Rename::Keep if target.fid.walk(Some(name)).is_ok() => return Err(Errno::EEXIST),
-            Rename::Keep => {}
-            Rename::Exchange => return Err(Errno::EINVAL),
+            (Rename::Keep, Ok(_)) => return Err(Errno::EEXIST),
+            (Rename::Exchange, _) => return Err(Errno::EINVAL),
+            (_, Err(Errno::EINTR)) => return Err(Errno::EINTR),
+            (_, replaced) => replaced.ok(),
+        };
+        let replaced_node = replaced.as_ref().map(|entry| self.sibling(&entry.node)).transpose()?;
+        if let Some(node) = &replaced_node {
+            handle::keep_open(node);
         }
-        self.tell(kind::RENAMEAT, |writer| {
-            writer.string(&old_name);
-            writer.u32(target.fid.number);
-            writer.string(name);
+        target.change_name(name, Outcome::Present(entry), || {
+            self.change_name(&old_name, Outcome::Absent, || {
+                self.tell(kind::RENAMEAT, |writer| {
+                    writer.string(&old_name);
+                    writer.u32(target.fid.number);
+                    writer.string(name);
+                })
+            })
         })?;
         drop(entry.set_position(to.clone(), new_name));
+        self.sibling(&entry.node)?.state.change(self.server());
+        if let (Some(entry), Some(node)) = (replaced, replaced_node) {
+            entry.mark_removed();
+            node.lost_name();
+        }
         Ok(())
     }
 
@@ -343,15 +448,8 @@ impl Inode for SharedNode {
         if valid == 0 { Ok(()) } else { self.set_attributes(valid, change, 0) }
     }
 
-    fn locks(&self, make: bool) -> Result<Option<&FileLocks>, Errno> {
-        if make {
-            return Ok(Some(&self.state()?.locks));
-        }
-        if self.state.get().is_none() {
-            let Some(state) = self.fid.server.state_of(self.number, false)? else { return Ok(None) };
-            self.state.call_once(|| state);
-        }
-        Ok(self.state.get().map(|state| &state.locks))
+    fn locks(&self, _: bool) -> Result<Option<&FileLocks>, Errno> {
+        Ok(Some(&self.state.locks))
     }
 
     fn bind_socket(&self, socket: Weak<dyn File>) -> Result<(), Errno> {
@@ -370,28 +468,93 @@ impl Inode for SharedNode {
             FileType::Regular => {}
             FileType::Directory => return Ok(fallible::try_arc(SharedFile::directory(self))?),
             FileType::Symlink => return Err(Errno::ELOOP),
-            FileType::Fifo => return self.state()?.pipe()?.open_end(opening.flags),
+            FileType::Fifo => return self.state.pipe()?.open_end(opening.flags),
             _ => return Err(Errno::ENXIO),
         }
-        let fid = self.fid.walk(None)?;
-        let access = match opening.flags {
-            flags if flags.contains(StatusFlags::EXECUTE) => linux::O_RDONLY,
-            flags => flags.bits() & linux::O_ACCMODE,
+        let is_executed = opening.flags.contains(StatusFlags::EXECUTE);
+        let access = if is_executed { linux::O_RDONLY } else { opening.flags.bits() & linux::O_ACCMODE };
+        let lazy = if access == linux::O_RDONLY { Handle::lazy(&self)? } else { None };
+        let handle = match lazy {
+            Some(handle) => handle,
+            None => self.open_on_host(access, opening)?,
         };
-        let write = |writer: &mut MessageWriter<'_>| {
-            writer.u32(fid.number);
-            writer.u32(access);
-        };
-        fid.server.call(kind::OPEN, write, |_| Ok(()))?;
-        let fid = fallible::try_arc(fid)?;
         let stores = opening.flags.contains(StatusFlags::RDWR);
-        let file = fallible::try_arc(SharedFile::regular(self.clone(), fid, stores))?;
+        let file = fallible::try_arc(SharedFile::regular(self.clone(), handle, stores))?;
         // Last, because nobody would take it back.
-        if opening.flags.contains(StatusFlags::EXECUTE) {
-            self.state()?.begin_executing()?;
+        if is_executed {
+            self.state.begin_executing()?;
         } else if opening.flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) {
-            self.state()?.begin_writing()?;
+            self.state.begin_writing()?;
         }
         Ok(file)
+    }
+}
+
+impl SharedNode {
+    fn open_on_host(self: &Arc<Self>, access: u32, opening: &Opening<'_>) -> Result<Arc<Handle>, Errno> {
+        let created = self.created.lock().take();
+        let fid = match created {
+            Some(fid) => Ok(fid),
+            None => handle::open(self, access),
+        };
+        if matches!(fid, Err(Errno::ESTALE | Errno::ENOENT)) {
+            // The name is to be looked up anew.
+            self.state.expire(self.server());
+            let entry = &opening.place.entry;
+            if let Some(above) = entry.parent() {
+                self.sibling(&above.node)?.state.forget_entry(self.server(), entry);
+            }
+        }
+        Handle::opened(self.clone(), fid?)
+    }
+
+    /// Has the host create a file in this directory.
+    fn ask_to_create(
+        &self,
+        this: &Arc<Dentry>,
+        name: &[u8],
+        creation: &Creation<'_>,
+    ) -> Result<Arc<Dentry>, Errno> {
+        let is_directory = matches!(creation.contents, Contents::Directory);
+        let permissions = storable(creation.permissions, is_directory);
+        let gid = creation.credentials.fsgid;
+        let mut opened = None;
+        match creation.contents {
+            Contents::Regular => {
+                // The handle becomes the new file's, opened; a node wants one that is not.
+                let fid = self.fid.walk(None)?;
+                let write = |writer: &mut MessageWriter<'_>| {
+                    writer.u32(fid.number);
+                    writer.string(name);
+                    writer.u32(linux::O_RDWR | linux::O_CREAT | linux::O_EXCL);
+                    writer.u32(permissions);
+                    writer.u32(gid);
+                };
+                self.server().call(kind::CREATE, write, |_| Ok(()))?;
+                opened = Some(fid);
+            }
+            Contents::Directory => self.tell(kind::MKDIR, |writer| {
+                writer.string(name);
+                writer.u32(permissions);
+                writer.u32(gid);
+            })?,
+            Contents::Symlink(target) => self.tell(kind::SYMLINK, |writer| {
+                writer.string(name);
+                writer.string(target);
+                writer.u32(gid);
+            })?,
+            Contents::Fifo => self.create_node(name, linux::S_IFIFO | permissions, gid)?,
+            Contents::Socket => self.create_node(name, linux::S_IFSOCK | permissions, gid)?,
+            Contents::Device(..) => return Err(Errno::EPERM),
+        }
+        let question = self.server().question();
+        let fid = self.fid.walk(Some(name))?;
+        // It may have the number of a file that the host has removed.
+        let attributes = attributes(GiveUp::Forget, &fid)?;
+        self.server().forget(attributes.number);
+        let made = Self::with_attributes(fid, &question, &attributes)?;
+        *made.created.lock() = opened;
+        made.give_to(creation.credentials.fsuid);
+        Dentry::new(made, Some(this.clone()), name)
     }
 }

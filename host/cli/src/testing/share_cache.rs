@@ -1,0 +1,111 @@
+//! What is kept of shared folders: changes by both sides are seen, whatever was known before.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::shares::{Folder, expect};
+use super::streams::Test;
+use crate::guest::Kernel;
+
+/// All tests of this module.
+pub const TESTS: [Test; 5] = [
+    ("what the host changes in a shared folder is seen", changes_of_the_host),
+    ("a shared file with two names is one", two_names),
+    ("a shared file stays open without its name", open_without_a_name),
+    ("directories of a shared folder move with what is known of them", moved_directories),
+    ("several descriptors write to a shared file", several_writers),
+];
+
+/// How long a program of the guest may take until it makes a file.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// Does something once the guest has made the file `ready`, and makes `go`.
+fn once_ready(folder: &Folder, act: impl FnOnce() -> std::io::Result<()>) -> Result<(), String> {
+    let until = Instant::now() + PATIENCE;
+    while !folder.0.join("ready").exists() {
+        if Instant::now() > until {
+            return Err(String::from("the guest has not made its file"));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    act().map_err(|error| error.to_string())?;
+    folder.write("go", b"")
+}
+
+fn changes_of_the_host(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    for (name, contents) in [("same", "old"), ("longer", "old"), ("replaced", "old"), ("gone", "old")] {
+        folder.write(name, contents.as_bytes())?;
+    }
+    fs::create_dir_all(folder.0.join("d/e")).map_err(|error| error.to_string())?;
+    folder.write("d/e/deep", b"old")?;
+    // All is known before, that there is no `new` as well. The second look comes when a second has passed.
+    let look = "cat same longer replaced gone d/e/deep new 2>/dev/null; ls d/e; ls moved 2>/dev/null; echo";
+    let script = format!(
+        "{look}; {look}; touch ready; while [ ! -e go ]; do sleep 0.1; done; sleep 1.1; {look}; stat -c %s longer"
+    );
+    let here = folder.0.clone();
+    let act = move || {
+        fs::write(here.join("same"), "NEW")?;
+        fs::write(here.join("longer"), "longer")?;
+        fs::write(here.join("other"), "NEW")?;
+        fs::rename(here.join("other"), here.join("replaced"))?;
+        fs::remove_file(here.join("gone"))?;
+        fs::write(here.join("new"), "new")?;
+        fs::write(here.join("d/e/deep"), "NEW")?;
+        fs::write(here.join("d/e/deeper"), "new")?;
+        fs::create_dir(here.join("moved"))?;
+        fs::write(here.join("moved/inner"), "")
+    };
+    let output = thread::scope(|scope| {
+        let host = scope.spawn(|| once_ready(&folder, act));
+        let output = folder.run(kernel, "", &script);
+        host.join().map_err(|_| String::from("the host's side has panicked"))?.and(output)
+    })?;
+    let old = "oldoldoldoldolddeep\n\n";
+    expect(output, format!("{old}{old}NEWlongerNEWNEWnewdeep\ndeeper\ninner\n\n6\n"))
+}
+
+fn two_names(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    let script = "mkdir d; echo one > a; ln a d/b; cat a d/b; echo two >> d/b; cat a; stat -c '%h %s' a d/b; \
+                  echo x > a; cat d/b; rm a; cat d/b; stat -c %h d/b; [ -e a ] || echo gone; \
+                  echo new > a; cat a d/b; mv d/b a; cat a; ls d | wc -l; stat -c %h a";
+    let expected = "one\none\none\ntwo\n2 8\n2 8\nx\nx\n1\ngone\nnew\nx\nx\n0\n1\n";
+    expect(folder.run(kernel, "", script)?, String::from(expected))
+}
+
+fn open_without_a_name(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    folder.write("a", &[b'a'; 10_000])?;
+    folder.write("b", &[b'b'; 10_000])?;
+    // Read whole before, so that all of it is known; opened then, and without its name when it is read.
+    let script = "cat a b > /dev/null; exec 3< a 4< b; rm a; mv c b 2>/dev/null || { echo new > c; mv c b; }; \
+                  head -c 3 <&3; tail -c 3 <&3; head -c 3 <&4; tail -c 3 <&4; cat b; \
+                  echo made > t; exec 5<> t; rm t; cat <&5; echo more >&5; [ -e t ] || echo gone; \
+                  : > a; stat -c %s a";
+    let expected = "aaaaaabbbbbbnew\nmade\ngone\n0\n";
+    expect(folder.run(kernel, "", script)?, String::from(expected))?;
+    expect(folder.0.join("t").exists(), false)
+}
+
+fn moved_directories(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    let script = "mkdir -p a/b/c; echo one > a/b/c/f; cat a/b/c/f; [ -e z ] || echo none; mv a z; cat z/b/c/f; \
+                  [ -e a ] || echo none; mkdir -p a/b/c; echo two > a/b/c/f; cat a/b/c/f z/b/c/f; cd z/b; \
+                  mv ../../z ../../y 2>/dev/null; cat c/f; pwd -P; cd /mnt/shared; rm -r a; [ -e a/b ] || echo none; \
+                  mkdir a; ls a | wc -l; mv y/b a; cat a/b/c/f; find . | sort | tr '\\n' ' '";
+    let expected = "one\nnone\none\nnone\ntwo\none\none\n/mnt/shared/y/b\nnone\n0\none\n\
+                    . ./a ./a/b ./a/b/c ./a/b/c/f ./y ";
+    expect(folder.run(kernel, "", script)?, String::from(expected))
+}
+
+fn several_writers(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    let script = "for n in 1 2 3 4; do (for m in $(seq 50); do echo line-$n >> log; done) & done; wait; \
+                  sort log | uniq -c | tr -s ' '; exec 3<> f 4<> f; echo 12345678 >&3; head -c 4 <&4; echo abc >&4; \
+                  cat f; truncate -s 6 f; cat f; truncate -s 9 f; od -An -c f; cp f g; cmp f g && echo same";
+    let expected = " 50 line-1\n 50 line-2\n 50 line-3\n 50 line-4\n12341234abc\n\n1234ab   1   2   3   4   a   b  \\0  \\0  \\0\nsame\n";
+    expect(folder.run(kernel, "", script)?, String::from(expected))
+}
