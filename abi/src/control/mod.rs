@@ -33,6 +33,10 @@ pub mod kind {
     pub const SHARE_WATCHED: u32 = 7;
     /// Host to guest: `folder: u32`, of which changes are not announced any more.
     pub const SHARE_UNWATCHED: u32 = 9;
+    /// Host to guest: `number: u32`, `error: u32`: what has become of a [`super::SpecialFile`]; zero: it is done.
+    pub const SPECIAL_FILE_DONE: u32 = 10;
+    /// Guest to host: [`super::SpecialFile`].
+    pub const SPECIAL_FILE: u32 = 20;
     /// Host to guest: [`super::ShareChanged`].
     pub const SHARE_CHANGED: u32 = 8;
     /// Guest to host: [`super::Exit`].
@@ -159,6 +163,21 @@ pub struct Exit {
     pub ending: Ending,
     /// Bytes written by the guest to standard output, standard error and the terminal.
     pub written_bytes: [u64; 3],
+}
+
+/// A FIFO or a socket in a shared folder that the host is asked to make, or to give other permissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpecialFile<'a> {
+    /// The request's number, which comes back with the answer.
+    pub number: u32,
+    /// The folder's number.
+    pub folder: u32,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner and group of a new file; `None` where the file is there already.
+    pub owner: Option<(u32, u32)>,
+    /// The path, relative to the folder.
+    pub path: &'a [u8],
 }
 
 /// Somebody on the host has changed something in a shared folder, perhaps the guest itself.
@@ -371,6 +390,49 @@ impl EndOfInput {
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         Some(Self { stream: reader.u32()?, total_bytes: reader.u64()? })
+    }
+}
+
+impl<'a> SpecialFile<'a> {
+    /// Writes a [`kind::SPECIAL_FILE`] message.
+    ///
+    /// # Errors
+    /// [`Full`] as the sink says.
+    pub fn put(&self, sink: &mut impl Sink) -> Result<(), Full> {
+        header(sink, kind::SPECIAL_FILE, 28 + self.path.len())?;
+        let (uid, gid) = self.owner.unwrap_or_default();
+        let is_new = u32::from(self.owner.is_some());
+        for word in [self.number, self.folder, self.mode, is_new, uid, gid] {
+            sink.put(&word.to_le_bytes())?;
+        }
+        put_bytes(sink, self.path)
+    }
+
+    /// Reads the payload of [`kind::SPECIAL_FILE`].
+    #[must_use]
+    pub fn parse(payload: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        let (number, folder, mode) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let (is_new, uid, gid) = (reader.u32()? != 0, reader.u32()?, reader.u32()?);
+        let owner = is_new.then_some((uid, gid));
+        Some(Self { number, folder, mode, owner, path: reader.bytes()? })
+    }
+
+    /// Writes a [`kind::SPECIAL_FILE_DONE`] message.
+    ///
+    /// # Errors
+    /// [`Full`] as the sink says.
+    pub fn put_done(sink: &mut impl Sink, number: u32, error: u32) -> Result<(), Full> {
+        header(sink, kind::SPECIAL_FILE_DONE, 8)?;
+        sink.put(&number.to_le_bytes())?;
+        sink.put(&error.to_le_bytes())
+    }
+
+    /// Reads the payload of [`kind::SPECIAL_FILE_DONE`]: number and error.
+    #[must_use]
+    pub fn parse_done(payload: &[u8]) -> Option<(u32, u32)> {
+        let mut reader = Reader(payload);
+        Some((reader.u32()?, reader.u32()?))
     }
 }
 

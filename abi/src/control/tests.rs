@@ -138,3 +138,20 @@ fn a_change_in_a_share_is_passed_on() {
     assert_eq!(ShareChanged::parse(payload), Some(changed));
     assert_eq!(ShareChanged::parse(&payload[..payload.len() - 1]), None);
 }
+
+#[test]
+fn a_special_file_is_asked_for_and_answered() {
+    for owner in [None, Some((1, 2))] {
+        let asked = SpecialFile { number: 7, folder: 1, mode: 0o140_755, owner, path: b"a/s" };
+        let mut sink = Small::new();
+        asked.put(&mut sink).unwrap();
+        let (header, payload) = sink.as_bytes().split_first_chunk().unwrap();
+        assert_eq!(parse_header(*header), Some((payload.len(), kind::SPECIAL_FILE)));
+        assert_eq!(SpecialFile::parse(payload), Some(asked));
+    }
+    let mut sink = Small::new();
+    SpecialFile::put_done(&mut sink, 7, 13).unwrap();
+    let (header, payload) = sink.as_bytes().split_first_chunk().unwrap();
+    assert_eq!(parse_header(*header), Some((payload.len(), kind::SPECIAL_FILE_DONE)));
+    assert_eq!(SpecialFile::parse_done(payload), Some((7, 13)));
+}

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::error::Errno;
 use crate::memory::fallible::try_push;
 use crate::memory::source::{MapSource, Written};
-use crate::memory::space::unmap_mapping_range;
+use crate::memory::space::unmap_shared;
 use crate::sync::SpinLock;
 
 /// All of them that are mapped.
@@ -44,7 +44,7 @@ pub fn drain() {
     (0..).map_while(nth).flatten().for_each(|source| source.give_up());
 }
 
-/// Takes all pages from the programs that have them mapped, and gives them back; whether that was any memory.
+/// Takes all pages from the programs that have them mapped shared, and gives them back; whether that was any memory.
 pub async fn evict() -> bool {
     let before = crate::memory::frame::free_frames();
     let mut index = 0;
@@ -52,7 +52,7 @@ pub async fn evict() -> bool {
         index += 1;
         if let Some(source) = next {
             // Pages that remain mapped are kept.
-            unmap_mapping_range(&source, 0..u64::MAX).await;
+            unmap_shared(&source, 0..u64::MAX).await;
         }
     }
     // Deferred frees still refer to unmapped pages, so they are released first.

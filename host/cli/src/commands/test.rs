@@ -6,7 +6,7 @@ use crate::guest::Kernel;
 use crate::machine::accelerator;
 use crate::testing::{
     Tally, bench, cargo, checking, checks, differ, front, guest, hung, languages, network, processors,
-    programs, screens, scripts, server, shares, streams, stress, terminals, threads, tool,
+    programs, screens, scripts, server, share_cache, shares, streams, stress, terminals, threads, tool,
 };
 use crate::{paths, signals};
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::control::{
-    Descriptor, EndOfInput, Ending, Exit, OutOfMemory, Sink, StartFields, WindowSize, kind, parse_started,
+    Descriptor, EndOfInput, Ending, Exit, OutOfMemory, Sink, SpecialFile, StartFields, WindowSize, kind, parse_started,
     parse_word, put_open_programs, put_word, stream,
 };
 use heddle_streams::{Drained, Filled, Messages, Outbox, Pump};
@@ -417,6 +417,13 @@ impl<'a> Session<'a> {
                     kind::OUT_OF_MEMORY => {
                         let killed = OutOfMemory::parse(&message.payload).context("malformed message")?;
                         self.killed.push(killed);
+                    }
+                    kind::SPECIAL_FILE => {
+                        let asked = SpecialFile::parse(&message.payload).context("malformed message")?;
+                        let error = self.machine.make_special_file(&asked);
+                        let answer = SpecialFile::put_done(&mut self.outbox, asked.number, error);
+                        answer.ok().context("an answer")?;
+                        let _ = self.outbox.drain(&self.ports.control);
                     }
                     kind::NO_LEASE => {
                         let seconds = parse_word(&message.payload).context("malformed message")?;

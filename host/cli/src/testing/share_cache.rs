@@ -1,6 +1,7 @@
 //! What is kept of shared folders: changes by both sides are seen, whatever was known before.
 
 use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,13 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 5] = [
+pub const TESTS: [Test; 6] = [
     ("what the host changes in a shared folder is seen", changes_of_the_host),
     ("a shared file with two names is one", two_names),
     ("a shared file stays open without its name", open_without_a_name),
     ("directories of a shared folder move with what is known of them", moved_directories),
     ("several descriptors write to a shared file", several_writers),
+    ("the host tool makes FIFOs and sockets for the guest", special_files),
 ];
 
 /// How long a program of the guest may take until it makes a file.
@@ -108,4 +110,25 @@ fn several_writers(kernel: Kernel) -> Result<(), String> {
                   cat f; truncate -s 6 f; cat f; truncate -s 9 f; od -An -c f; cp f g; cmp f g && echo same";
     let expected = " 50 line-1\n 50 line-2\n 50 line-3\n 50 line-4\n12341234abc\n\n1234ab   1   2   3   4   a   b  \\0  \\0  \\0\nsame\n";
     expect(folder.run(kernel, "", script)?, String::from(expected))
+}
+
+/// Linux has nobody to ask but QEMU, which refuses.
+fn special_files(kernel: Kernel) -> Result<(), String> {
+    if kernel == Kernel::Linux {
+        return Ok(());
+    }
+    let folder = Folder::new()?;
+    let script = "mkdir -p d/e; umask 0; mkfifo -m 640 d/e/fifo; (cat d/e/fifo & echo through > d/e/fifo; wait); \
+                  perl -e 'use IO::Socket::UNIX; my $made = IO::Socket::UNIX->new(Local => \"d/socket\", Listen => 1) \
+                  or die $!; chmod 0700, \"d/socket\" or die $!; \
+                  print IO::Socket::UNIX->new(Peer => \"d/socket\") ? \"open\\n\" : \"$!\\n\"'; \
+                  mv d/socket d/moved; chmod 711 d/moved; stat -c '%F %a' d/e/fifo d/moved; \
+                  mkfifo d/e/fifo 2>/dev/null || echo refused; rm d/e/fifo; mkfifo -m 600 d/e/fifo";
+    let expected = "through\nopen\nfifo 640\nsocket 711\nrefused\n";
+    expect(folder.run(kernel, "", script)?, String::from(expected))?;
+    for (name, is_socket, mode) in [("d/e/fifo", false, 0o600), ("d/moved", true, 0o711)] {
+        let found = fs::symlink_metadata(folder.0.join(name)).map_err(|error| format!("{name}: {error}"))?;
+        expect((found.file_type().is_socket(), found.mode() & 0o777), (is_socket, mode))?;
+    }
+    Ok(())
 }

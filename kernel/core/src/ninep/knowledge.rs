@@ -40,6 +40,8 @@ pub struct Question {
     pub asked_ns: u64,
     /// The number of announcements of changes before it was put.
     pub epoch: u64,
+    /// Whether changes by others are announced.
+    pub is_watched: bool,
     /// The time of the clock on the wall, in seconds since 1970.
     pub wall_seconds: u64,
 }
@@ -98,10 +100,16 @@ impl Knowledge {
         if self.changed_at > question.begun {
             return Judgement::Same;
         }
+        let is_directory = answer.mode & 0o170_000 == 0o040_000;
+        // What others do to a directory beside the client is not seen in its times. That matters, because one lost name
+        // stays lost; of a file's bytes nobody expects a lot who writes to them from two sides.
+        let is_own =
+            |before: &Attributes| if is_directory { question.is_watched } else { before.size == answer.size };
         let evidence = |of: &Attributes| (of.size, of.modified, of.changed);
         let judgement = match &self.attributes {
             None => Judgement::Same,
-            Some(before) if self.is_changed && before.size == answer.size => Judgement::Same,
+            Some(before) if self.is_changed && is_own(before) => Judgement::Same,
+            Some(_) if self.is_changed => Judgement::Changed,
             Some(before) if self.is_settled && evidence(before) == evidence(answer) => Judgement::Same,
             Some(_) => Judgement::Changed,
         };

@@ -7,7 +7,7 @@ const OLD: (u64, u64) = (1000, 0);
 const NOW: u64 = 5000;
 
 fn question(begun: u64, asked_ns: u64) -> Question {
-    Question { begun, asked_ns, epoch: 0, wall_seconds: NOW }
+    Question { begun, asked_ns, epoch: 0, is_watched: false, wall_seconds: NOW }
 }
 
 fn horizon(now_ns: u64) -> Horizon {
@@ -112,4 +112,16 @@ fn names_are_counted_and_all_is_forgotten() {
     assert_eq!((file.last(), file.changed_at()), (None, 3));
     file.learn(&question(2, 10), &answer(1, OLD));
     assert_eq!(file.last(), None);
+}
+
+#[test]
+fn others_beside_the_client_are_only_seen_in_a_directory_that_is_watched() {
+    for is_watched in [false, true] {
+        let mut directory = Knowledge::default();
+        let answer = Attributes { mode: 0o040_755, ..answer(1, OLD) };
+        directory.learn(&question(0, 10), &answer);
+        directory.change(1);
+        let judgement = directory.learn(&Question { is_watched, ..question(1, 20) }, &answer);
+        assert_eq!(judgement == Judgement::Same, is_watched);
+    }
 }

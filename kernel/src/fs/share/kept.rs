@@ -100,6 +100,7 @@ impl Server {
             begun: self.kept.moment.load(Ordering::Relaxed),
             asked_ns: now_ns(),
             epoch: self.kept.epoch.load(Ordering::Relaxed),
+            is_watched: self.kept.valid_ns.load(Ordering::Relaxed) == VALID_WATCHED_NS,
             wall_seconds: realtime_ns() / NS_PER_SECOND,
         }
     }

@@ -18,6 +18,7 @@ mod names;
 mod node;
 mod pages;
 mod server;
+pub mod special;
 mod state;
 mod watch;
 

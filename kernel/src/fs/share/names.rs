@@ -23,6 +23,9 @@ use crate::memory::fallible;
 /// and they go at once with their directory.
 const ABSENT_MAX: usize = 256;
 
+/// The generation of a name that somebody else may have changed.
+const DISTRUSTED: u64 = u64::MAX;
+
 /// What is kept about a name.
 pub enum KnownName {
     /// Nothing.
@@ -62,6 +65,14 @@ impl Names {
     pub fn distrust(&mut self) -> Option<Arc<Vec<u8>>> {
         self.generation += 1;
         self.listing.take().map(|(_, listing)| listing)
+    }
+
+    /// Somebody else may have changed a name.
+    pub fn distrust_name(&mut self, name: &[u8]) {
+        self.absent.remove(name);
+        if let Some(known) = self.present.get_mut(name) {
+            known.generation = DISTRUSTED;
+        }
     }
 
     /// Looks a name up.

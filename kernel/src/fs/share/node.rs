@@ -3,6 +3,7 @@
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
 
+use heddle_abi::control::SpecialFile;
 use heddle_kernel_core::ninep::knowledge::Question;
 use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, MessageWriter, Reader, kind, set};
 use linux_raw_sys::general as linux;
@@ -19,7 +20,7 @@ use crate::fs::share::file::SharedFile;
 use crate::fs::share::handle::Handle;
 use crate::fs::share::names::{KnownName, NameQuestion};
 use crate::fs::share::state::{FileState, Outcome};
-use crate::fs::share::{Fid, Server, handle, listing};
+use crate::fs::share::{Fid, Server, handle, listing, special};
 use crate::fs::{Dentry, File, FileType, StatusFlags};
 use crate::memory::fallible;
 use crate::process::Thread;
@@ -32,6 +33,8 @@ pub struct SharedNode {
     pub(super) number: u64,
     /// The file's state.
     pub(super) state: Arc<FileState>,
+    /// A name of it.
+    pub(super) entry: SpinLock<Weak<Dentry>>,
     /// The handle by which the guest created the file, for whoever opens it first.
     created: SpinLock<Option<Fid>>,
 }
@@ -51,8 +54,8 @@ impl SharedNode {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
         let state = fid.server.state_of(attributes.number)?;
         state.learn(question, attributes);
-        let created = SpinLock::new(None);
-        fallible::try_arc(Self { fid, kind, number: attributes.number, state, created })
+        let (created, entry) = (SpinLock::new(None), SpinLock::new(Weak::new()));
+        fallible::try_arc(Self { fid, kind, number: attributes.number, state, entry, created })
     }
 
     /// The server.
@@ -105,7 +108,17 @@ impl SharedNode {
 
     fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
         self.state.change(self.server());
-        let result = self.ask_to_set(valid, change, size);
+        let mut result = self.ask_to_set(valid, change, size);
+        if result == Err(Errno::ENXIO)
+            && let Some(permissions) = change.permissions
+        {
+            // QEMU opens no special file, which it would have to for its permissions.
+            result = self.change_special(storable(permissions, false));
+            let rest = valid & !set::MODE;
+            if result.is_ok() && rest != 0 {
+                result = self.ask_to_set(rest, change, size);
+            }
+        }
         self.state.change(self.server());
         result
     }
@@ -165,8 +178,16 @@ impl SharedNode {
         if entry.parent().is_some_and(|parent| Arc::ptr_eq(&parent, this)) {
             return Ok(entry);
         }
-        let entry = Dentry::new(entry.node.clone(), Some(this.clone()), name)?;
+        let entry = self.sibling(&entry.node)?.entry_at(this, name)?;
         self.keep(name, &entry, asked);
+        Ok(entry)
+    }
+
+    /// An entry of this node.
+    fn entry_at(self: &Arc<Self>, directory: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
+        let entry = Dentry::new(self.clone(), Some(directory.clone()), name)?;
+        let old = core::mem::replace(&mut *self.entry.lock(), Arc::downgrade(&entry));
+        drop(old);
         Ok(entry)
     }
 
@@ -183,9 +204,9 @@ impl SharedNode {
         self.server().make_room();
     }
 
-    /// Whether the host still has this file by this node's name, as far as is known or by asking.
-    fn is_there(&self) -> Result<bool, Errno> {
-        if self.state.is_current(self.server()) {
+    /// Whether the host still has this file by this node's name, by asking unless both are known.
+    fn is_there(&self, is_name_current: bool) -> Result<bool, Errno> {
+        if is_name_current && self.state.is_current(self.server()) {
             return Ok(true);
         }
         match self.ask(GiveUp::Forget) {
@@ -235,7 +256,7 @@ impl SharedNode {
             }
             Err(error) => return Err(error),
         };
-        let entry = Dentry::new(Self::new(fid, &asked.question)?, Some(this.clone()), name)?;
+        let entry = Self::new(fid, &asked.question)?.entry_at(this, name)?;
         self.keep(name, &entry, asked);
         Ok(entry)
     }
@@ -243,13 +264,36 @@ impl SharedNode {
 
 impl SharedNode {
     /// Creates a FIFO or a socket in this directory.
-    fn create_node(&self, name: &[u8], mode: u32, gid: u32) -> Result<(), Errno> {
-        self.tell(kind::MKNOD, |writer| {
+    fn create_special(
+        &self,
+        this: &Arc<Dentry>,
+        name: &[u8],
+        mode: u32,
+        owner: (u32, u32),
+    ) -> Result<(), Errno> {
+        let asked = self.tell(kind::MKNOD, |writer| {
             writer.string(name);
-            for field in [mode, 0, 0, gid] {
+            for field in [mode, 0, 0, owner.1] {
                 writer.u32(field);
             }
-        })
+        });
+        match asked {
+            Err(Errno::ENXIO) => {
+                let folder = self.server().folder;
+                let fields = SpecialFile { number: 0, folder, mode, owner: Some(owner), path: b"" };
+                special::ask(special::path(this, name)?, fields)
+            }
+            result => result,
+        }
+    }
+
+    /// Gives a FIFO or a socket other permissions.
+    fn change_special(&self, permissions: u32) -> Result<(), Errno> {
+        let entry = self.entry.lock().upgrade().ok_or(Errno::ENOENT)?;
+        let directory = entry.parent().ok_or(Errno::ENOENT)?;
+        let mode = self.kind.mode() | permissions;
+        let fields = SpecialFile { number: 0, folder: self.server().folder, mode, owner: None, path: b"" };
+        special::ask(special::path(&directory, &entry.name()?)?, fields)
     }
 
     /// Makes a user the owner of what it has just created. A host that runs the machine as an ordinary user owns all
@@ -334,7 +378,7 @@ impl Inode for SharedNode {
         let asked = self.state.ask_name(self.server());
         match self.state.find_name(name) {
             KnownName::Absent => return Err(Errno::ENOENT),
-            KnownName::Present { entry, is_current } if self.sibling(&entry.node)?.is_there()? => {
+            KnownName::Present { entry, is_current } if self.sibling(&entry.node)?.is_there(is_current)? => {
                 if !is_current {
                     self.keep(name, &entry, &asked);
                 }
@@ -543,8 +587,10 @@ impl SharedNode {
                 writer.string(target);
                 writer.u32(gid);
             })?,
-            Contents::Fifo => self.create_node(name, linux::S_IFIFO | permissions, gid)?,
-            Contents::Socket => self.create_node(name, linux::S_IFSOCK | permissions, gid)?,
+            Contents::Fifo | Contents::Socket => {
+                let kind = if matches!(creation.contents, Contents::Fifo) { linux::S_IFIFO } else { linux::S_IFSOCK };
+                self.create_special(this, name, kind | permissions, (creation.credentials.fsuid, gid))?;
+            }
             Contents::Device(..) => return Err(Errno::EPERM),
         }
         let question = self.server().question();
@@ -555,6 +601,6 @@ impl SharedNode {
         let made = Self::with_attributes(fid, &question, &attributes)?;
         *made.created.lock() = opened;
         made.give_to(creation.credentials.fsuid);
-        Dentry::new(made, Some(this.clone()), name)
+        made.entry_at(this, name)
     }
 }

@@ -17,7 +17,7 @@ use crate::fs::share::mapped::Mapped;
 use crate::fs::share::names::{KnownName, NameQuestion, Names, TAKEN_MAX};
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::SharedPages;
-use crate::memory::space::unmap_mapping_range;
+use crate::memory::space::unmap_shared;
 use crate::memory::{MapSource, writeback};
 use crate::sched;
 use crate::sched::Priority;
@@ -195,7 +195,7 @@ impl FileState {
         if let Some(source) = self.source() {
             // Whoever has old pages mapped asks for them anew. Without memory for that they go on with the old ones.
             let _ = sched::spawn(Priority::KERNEL, async move {
-                unmap_mapping_range(&source, 0..u64::MAX).await;
+                unmap_shared(&source, 0..u64::MAX).await;
             });
         }
     }
@@ -295,6 +295,15 @@ impl FileState {
         drop(kept);
         server.count_names(count);
         drop((listing, old.take()));
+    }
+
+    /// Somebody else may have changed a name in this directory.
+    pub fn distrust_name(&self, name: &[u8]) {
+        let mut kept = self.kept.lock();
+        kept.names.distrust_name(name);
+        let listing = kept.names.set_listing(None);
+        drop(kept);
+        drop(listing);
     }
 
     /// Forgets an entry, if it is still the one of its name.

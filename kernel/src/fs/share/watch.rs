@@ -53,6 +53,7 @@ pub fn changed(changed: &ShareChanged<'_>) {
         state = next;
     }
     state.expire(root.server());
+    state.distrust_name(changed.name);
     if let Some(file) = below(&state, changed.name) {
         file.expire(root.server());
     }

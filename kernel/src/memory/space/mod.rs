@@ -74,7 +74,7 @@ pub use crate::memory::space::lock::CpuEpoch;
 pub use crate::memory::space::map::{MapRequest, Placement};
 pub use crate::memory::space::page_map::{PAGES_AT_ONCE, PageState};
 pub use crate::memory::space::remote::RemoteAccess;
-pub use crate::memory::space::unmap::{unmap_mapping_range, write_back};
+pub use crate::memory::space::unmap::{unmap_mapping_range, unmap_shared, write_back};
 pub use crate::memory::space::usage::Usage;
 pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};
 

@@ -10,7 +10,7 @@ use crate::error::Errno;
 use crate::memory::MapSource;
 use crate::memory::fallible::try_push;
 use crate::memory::source::Object;
-use crate::memory::space::Space;
+use crate::memory::space::{Flags, Space};
 use crate::sched::Budget;
 use crate::sync::SpinLock;
 
@@ -45,6 +45,15 @@ pub(super) fn register(space: &Arc<Space>) -> Result<(), Errno> {
 ///
 /// False if a page stays mapped for want of memory.
 pub async fn unmap_mapping_range(source: &Arc<dyn MapSource>, pages: Range<u64>) -> bool {
+    unmap(source, pages, false).await
+}
+
+/// The same where pages are still the object's: private mappings keep theirs, which may be copies that were written to.
+pub async fn unmap_shared(source: &Arc<dyn MapSource>, pages: Range<u64>) -> bool {
+    unmap(source, pages, true).await
+}
+
+async fn unmap(source: &Arc<dyn MapSource>, pages: Range<u64>, only_shared: bool) -> bool {
     let mut forgotten = true;
     loop {
         let before = REGISTERED.load(Ordering::Acquire);
@@ -56,7 +65,7 @@ pub async fn unmap_mapping_range(source: &Arc<dyn MapSource>, pages: Range<u64>)
             };
             index += 1;
             if let Some(space) = space {
-                forgotten &= space.forget_object(source, &pages).await;
+                forgotten &= space.forget_object(source, &pages, only_shared).await;
             }
         }
         if REGISTERED.load(Ordering::Acquire) == before {
@@ -72,7 +81,7 @@ pub async fn unmap_mapping_range(source: &Arc<dyn MapSource>, pages: Range<u64>)
 /// The error that keeps the object from being stored.
 pub async fn write_back(source: &Arc<dyn MapSource>, pages: Range<u64>) -> Result<(), Errno> {
     let Some(written) = source.written(&pages) else { return Ok(()) };
-    let is_unmapped = unmap_mapping_range(source, written.pages.clone()).await;
+    let is_unmapped = unmap_shared(source, written.pages.clone()).await;
     source.store(&written, is_unmapped)
 }
 
@@ -87,14 +96,19 @@ impl Space {
         })
     }
 
-    async fn forget_object(&self, source: &Arc<dyn MapSource>, pages: &Range<u64>) -> bool {
+    async fn forget_object(
+        &self,
+        source: &Arc<dyn MapSource>,
+        pages: &Range<u64>,
+        only_shared: bool,
+    ) -> bool {
         let (mut at, mut forgotten, mut budget) = (0, true, Budget::new());
         while let Some(mapping) = self.mapping_at_or_above(at) {
             budget.step(1).await;
             at = mapping.end;
             let same =
                 matches!(&mapping.object, Object::Source(mapped) if mapped.serial() == source.serial());
-            if !same {
+            if !same || only_shared && !mapping.flags.contains(Flags::SHARED) {
                 continue;
             }
             let first = mapping.offset / PAGE_SIZE as u64;
