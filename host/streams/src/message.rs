@@ -65,6 +65,19 @@ impl Messages {
     }
 }
 
+impl Message {
+    /// Passes the message on.
+    ///
+    /// # Errors
+    /// [`Full`] as the sink says, and if it is longer than a message may be.
+    pub fn put(&self, sink: &mut impl Sink) -> Result<(), Full> {
+        let length = u32::try_from(self.payload.len()).map_err(|_| Full)?;
+        sink.put(&length.to_le_bytes())?;
+        sink.put(&self.kind.to_le_bytes())?;
+        sink.put(&self.payload)
+    }
+}
+
 /// Messages that wait to be sent.
 #[derive(Debug, Default)]
 pub struct Outbox {

@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use heddle_abi::control;
 use heddle_abi::control::{
-    EndOfInput, HEADER_BYTES, Full, OutOfMemory, ShareChanged, Sink, Small, SpecialFile, WindowSize, kind, stream,
+    EndOfInput, Full, HEADER_BYTES, OutOfMemory, ShareChanged, Sink, Small, SpecialFile, WindowSize, kind,
+    stream,
 };
 use heddle_kernel_core::fallible::{extend_reserved, resize_reserved};
 use heddle_kernel_core::signal::{Information, Signal};

@@ -87,7 +87,12 @@ impl Machine {
         inherit(&mut command, far.iter().map(AsFd::as_fd).chain([log.as_fd()]))?;
         let child = command.spawn().with_context(|| format!("starting {}", qemu.display()))?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-        let mut machine = Self { child, pidfd: errors.as_fd().try_clone_to_owned()?, errors, shares: configuration.shares.clone() };
+        let mut machine = Self {
+            child,
+            pidfd: errors.as_fd().try_clone_to_owned()?,
+            errors,
+            shares: configuration.shares.clone(),
+        };
         machine.pidfd = pidfd.context("watching QEMU")?;
         drop(far);
         let mut ends = ends.into_iter();

@@ -10,7 +10,8 @@ use std::path::Path;
 
 use heddle_abi::control::SpecialFile;
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chmod, chownat, fstat, mknodat, openat, openat2,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chmod, chownat, fstat, mknodat, openat,
+    openat2,
 };
 use rustix::io::Errno;
 
@@ -75,9 +76,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("heddle-special-{}", std::process::id()));
         fs::create_dir_all(folder.join("inner/d")).unwrap();
         symlink("..", folder.join("inner/up")).unwrap();
-        let share = |is_read_only| {
-            [Share { host: folder.join("inner"), guest: String::from("/"), is_read_only }]
-        };
+        let share =
+            |is_read_only| [Share { host: folder.join("inner"), guest: String::from("/"), is_read_only }];
         let writable = share(false);
         assert_eq!(serve(&writable, &ask(b"d/socket", 0o140_600, true)), 0);
         let made = fs::symlink_metadata(folder.join("inner/d/socket")).unwrap();

@@ -22,9 +22,11 @@ use heddle_abi::control::{ShareChanged, kind, put_word};
 use heddle_streams::Outbox;
 use rustix::fs::inotify;
 use rustix::fs::inotify::{CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use crate::guest::share::Share;
+use crate::machine::descriptor_path;
 
 /// Directories of one folder that are watched, at most: each takes about a kilobyte of the host's kernel.
 const DIRECTORIES_MAX: usize = 50_000;
@@ -50,11 +52,14 @@ pub fn start(shares: &[Share]) -> Option<UnixStream> {
 
 /// A directory that is watched: the folder's number, and the path in it.
 type Place = (usize, PathBuf);
+/// A change that is told: where, and of which name.
+type Told = (usize, PathBuf, Vec<u8>);
 
 struct Watch {
     queue: OwnedFd,
     folders: Vec<PathBuf>,
-    directories: HashMap<i32, Place>,
+    /// By the watch's descriptor, which folders that overlap have in common.
+    directories: HashMap<i32, Vec<Place>>,
     messages: UnixStream,
 }
 
@@ -69,10 +74,8 @@ impl Watch {
     /// Watches until nobody hears the messages any more.
     fn run(mut self) {
         for folder in 0..self.folders.len() {
-            let path = &self.folders[folder];
-            let is_local = rustix::fs::statfs(path).is_ok_and(|found| !REMOTE.contains(&(found.f_type as u32)));
-            if !is_local || self.add(folder, PathBuf::new()).is_err() {
-                self.directories.retain(|_, (of, _)| *of != folder);
+            if self.add(folder, PathBuf::new(), &mut BTreeSet::new()).is_err() {
+                self.give_up(folder);
                 continue;
             }
             let mut message = Outbox::default();
@@ -88,36 +91,57 @@ impl Watch {
         }
     }
 
+    /// Watches a folder no more.
+    fn give_up(&mut self, folder: usize) {
+        for places in self.directories.values_mut() {
+            places.retain(|(of, _)| *of != folder);
+        }
+        let unused: Vec<i32> = self
+            .directories
+            .iter()
+            .filter(|(_, places)| places.is_empty())
+            .map(|(watch, _)| *watch)
+            .collect();
+        for watch in unused {
+            self.directories.remove(&watch);
+            let _ = inotify::remove_watch(&self.queue, watch);
+        }
+    }
+
     fn send(&self, message: &Outbox) -> bool {
         (&self.messages).write_all(message.waiting()).is_ok()
     }
 
-    /// Watches a directory and all below it.
-    fn add(&mut self, folder: usize, path: PathBuf) -> Result<(), Errno> {
+    /// Watches a directory and all below it, and notes each of them. Paths are followed beneath the folder and over no
+    /// link, since the guest may put one anywhere at any time.
+    fn add(&mut self, folder: usize, path: PathBuf, added: &mut BTreeSet<Told>) -> Result<(), Errno> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, &self.folders[folder], flags | OFlags::PATH, Mode::empty())?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let mut left = vec![path];
         while let Some(path) = left.pop() {
-            let place = self.folders[folder].join(&path);
-            let flags = WatchFlags::CREATE
-                | WatchFlags::DELETE
-                | WatchFlags::MODIFY
-                | WatchFlags::ATTRIB
-                | WatchFlags::MOVE
-                | WatchFlags::ONLYDIR
-                | WatchFlags::DONT_FOLLOW;
-            let watch = match inotify::add_watch(&self.queue, &place, flags) {
-                Ok(watch) => watch,
-                // It is gone again.
-                Err(Errno::NOENT | Errno::NOTDIR) => continue,
+            let place = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
+            let directory = match openat2(&root, place, flags, Mode::empty(), resolve) {
+                Ok(directory) => directory,
+                // It is gone again, or no directory any more. What this user cannot read, the guest cannot either.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => continue,
                 Err(error) => return Err(error),
             };
-            self.directories.insert(watch, (folder, path.clone()));
+            if REMOTE.contains(&(rustix::fs::fstatfs(&directory)?.f_type as u32)) {
+                return Err(Errno::NOTSUP);
+            }
+            let handle = descriptor_path(&directory);
+            let watch = inotify::add_watch(&self.queue, &handle, watched())?;
+            let places = self.directories.entry(watch).or_default();
+            places.retain(|(of, _)| *of != folder);
+            places.push((folder, path.clone()));
             if self.directories.len() > DIRECTORIES_MAX {
                 return Err(Errno::NOSPC);
             }
-            // What is in a directory that cannot be read, the guest cannot see either.
-            let entries = fs::read_dir(&place).into_iter().flatten().flatten();
+            let entries = fs::read_dir(&handle).into_iter().flatten().flatten();
             let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
             left.extend(directories.map(|entry| path.join(entry.file_name())));
+            added.insert((folder, path, Vec::new()));
         }
         Ok(())
     }
@@ -148,44 +172,54 @@ impl Watch {
     fn tell(&mut self, changes: &[Change]) -> bool {
         let mut told = BTreeSet::new();
         let mut message = Outbox::default();
-        let mut is_all = false;
         for change in changes {
-            is_all |= change.flags.contains(ReadFlags::QUEUE_OVERFLOW);
+            if change.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+                return self.tell_of_the_loss();
+            }
             if change.flags.contains(ReadFlags::IGNORED) {
                 self.directories.remove(&change.watch);
                 continue;
             }
-            let Some((folder, path)) = self.directories.get(&change.watch).cloned() else { continue };
             let is_new = change.flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
-            if is_new && change.flags.contains(ReadFlags::ISDIR) {
-                let inner = path.join(OsStr::from_bytes(&change.name));
-                if self.add(folder, inner.clone()).is_err() {
-                    put_folder(&mut message, kind::SHARE_UNWATCHED, folder);
-                    self.directories.retain(|_, (of, _)| *of != folder);
-                    continue;
+            for (folder, path) in self.directories.get(&change.watch).cloned().unwrap_or_default() {
+                if is_new && change.flags.contains(ReadFlags::ISDIR) {
+                    let inner = path.join(OsStr::from_bytes(&change.name));
+                    if self.add(folder, inner, &mut told).is_err() {
+                        put_folder(&mut message, kind::SHARE_UNWATCHED, folder);
+                        self.give_up(folder);
+                    }
                 }
-                told.insert((folder, inner, Vec::new()));
+                told.insert((folder, path, change.name.clone()));
             }
-            told.insert((folder, path, change.name.clone()));
         }
-        let all = ShareChanged { folder: ShareChanged::ALL, directory: b"", name: b"" };
-        let put = |message: &mut Outbox, (folder, path, name): &(usize, PathBuf, Vec<u8>)| {
+        let put = |(folder, path, name): &Told| {
             let folder = u32::try_from(*folder).unwrap_or(ShareChanged::ALL);
-            ShareChanged { folder, directory: bytes(path), name }.put(message)
+            ShareChanged { folder, directory: path.as_os_str().as_bytes(), name }.put(&mut message)
         };
-        let is_put = if is_all {
-            all.put(&mut message)
-        } else {
-            told.iter().try_for_each(|change| put(&mut message, change))
-        };
-        is_put.is_ok() && self.send(&message)
+        told.iter().try_for_each(put).is_ok() && self.send(&message)
     }
+
+    /// Events were lost, and with them directories that are not watched.
+    fn tell_of_the_loss(&mut self) -> bool {
+        let mut message = Outbox::default();
+        for folder in 0..self.folders.len() {
+            self.give_up(folder);
+            put_folder(&mut message, kind::SHARE_UNWATCHED, folder);
+        }
+        self.send(&message)
+    }
+}
+
+/// The changes of a directory that are told.
+fn watched() -> WatchFlags {
+    WatchFlags::CREATE
+        | WatchFlags::DELETE
+        | WatchFlags::MODIFY
+        | WatchFlags::ATTRIB
+        | WatchFlags::MOVE
+        | WatchFlags::ONLYDIR
 }
 
 fn put_folder(message: &mut Outbox, kind: u32, folder: usize) -> bool {
     u32::try_from(folder).is_ok_and(|number| put_word(message, kind, number).is_ok())
-}
-
-fn bytes(path: &Path) -> &[u8] {
-    path.as_os_str().as_bytes()
 }

@@ -2,6 +2,7 @@
 //! it, and receives its exit status.
 
 mod output;
+mod shares;
 mod wait;
 
 use std::io::IsTerminal;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::control::{
-    Descriptor, EndOfInput, Ending, Exit, OutOfMemory, Sink, SpecialFile, StartFields, WindowSize, kind, parse_started,
+    Descriptor, EndOfInput, Ending, Exit, OutOfMemory, StartFields, WindowSize, kind, parse_started,
     parse_word, put_open_programs, put_word, stream,
 };
 use heddle_streams::{Drained, Filled, Messages, Outbox, Pump};
@@ -173,6 +174,8 @@ struct Session<'a> {
     streams: Streams,
     descriptors: [Descriptor; 3],
     messages: Messages,
+    /// Messages about changes in shared folders.
+    changes: Messages,
     outbox: Outbox,
     stdin: Pump,
     stdin_ended: bool,
@@ -287,6 +290,7 @@ impl<'a> Session<'a> {
             signals,
             descriptors,
             messages: Messages::default(),
+            changes: Messages::default(),
             outbox: Outbox::default(),
             stdin: Pump::default(),
             stdin_ended: descriptors[0] != Descriptor::Pipe,
@@ -418,13 +422,7 @@ impl<'a> Session<'a> {
                         let killed = OutOfMemory::parse(&message.payload).context("malformed message")?;
                         self.killed.push(killed);
                     }
-                    kind::SPECIAL_FILE => {
-                        let asked = SpecialFile::parse(&message.payload).context("malformed message")?;
-                        let error = self.machine.make_special_file(&asked);
-                        let answer = SpecialFile::put_done(&mut self.outbox, asked.number, error);
-                        answer.ok().context("an answer")?;
-                        let _ = self.outbox.drain(&self.ports.control);
-                    }
+                    kind::SPECIAL_FILE => self.make_special_file(&message.payload)?,
                     kind::NO_LEASE => {
                         let seconds = parse_word(&message.payload).context("malformed message")?;
                         self.say_no_lease(seconds);
@@ -437,22 +435,6 @@ impl<'a> Session<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Tells the guest what has changed in shared folders.
-    fn pass_changes_on(&mut self) {
-        let Some(changes) = &mut self.ports.changes else { return };
-        let mut bytes = [0; 16 << 10];
-        // Whole messages follow one another, whichever way they are cut.
-        match std::io::Read::read(changes, &mut bytes) {
-            Ok(count) if count > 0 => {
-                let _ = self.outbox.put(&bytes[..count]);
-                let _ = self.outbox.drain(&self.ports.control);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            // The watch has ended.
-            _ => self.ports.changes = None,
-        }
     }
 
     /// Says, before the program starts, that it has no address.

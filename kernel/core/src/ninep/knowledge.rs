@@ -4,10 +4,10 @@
 //! watches the server's files says that they changed. Then the client asks again, and the answer says whether what it
 //! keeps of the file, bytes or names, is still right: its times and its length are compared with those of before.
 //!
-//! - Changes by the client move the times too. After them a new time is no evidence of anybody else's change.
+//! - Changes by the client move the times too. After them a new time is no evidence of anybody else's change, unless it
+//!   is later than the client's last one.
 //! - Times have steps of some milliseconds. A file whose times are younger than that may be changed again without a
-//!   trace, so what is kept of it counts as changed once more at the next question; unless it was the client who
-//!   changed it, since then every file that is written would be read again.
+//!   trace, so what is kept of it counts as changed once more at the next question.
 //! - Changes and answers cross. Each change gets a moment of a clock that counts changes; an answer to a question
 //!   that was put before the last change is not kept.
 
@@ -25,8 +25,9 @@ pub struct Knowledge {
     epoch: u64,
     /// The moment of the client's last change.
     changed_at: u64,
-    /// The client has changed the file since the question.
+    /// The client has changed the file since the question, the last time at this time of the clock on the wall.
     is_changed: bool,
+    changed_seconds: u64,
     /// The next change by others will show in the times.
     is_settled: bool,
 }
@@ -101,19 +102,23 @@ impl Knowledge {
             return Judgement::Same;
         }
         let is_directory = answer.mode & 0o170_000 == 0o040_000;
-        // What others do to a directory beside the client is not seen in its times. That matters, because one lost name
-        // stays lost; of a file's bytes nobody expects a lot who writes to them from two sides.
+        let is_by_client =
+            self.is_changed && answer.changed.0 <= self.changed_seconds.saturating_add(STEP_SECONDS);
+        // What others do to a directory at the same time is not seen in its times, and one lost name stays lost.
         let is_own =
             |before: &Attributes| if is_directory { question.is_watched } else { before.size == answer.size };
         let evidence = |of: &Attributes| (of.size, of.modified, of.changed);
         let judgement = match &self.attributes {
             None => Judgement::Same,
-            Some(before) if self.is_changed && is_own(before) => Judgement::Same,
+            Some(before) if is_by_client && is_own(before) => Judgement::Same,
             Some(_) if self.is_changed => Judgement::Changed,
             Some(before) if self.is_settled && evidence(before) == evidence(answer) => Judgement::Same,
             Some(_) => Judgement::Changed,
         };
-        self.is_settled = self.is_changed || answer.changed.0.saturating_add(STEP_SECONDS) < question.wall_seconds;
+        // Names are announced one by one where there are announcements.
+        let is_announced = is_directory && question.is_watched;
+        self.is_settled =
+            is_announced || answer.changed.0.saturating_add(STEP_SECONDS) < question.wall_seconds;
         self.attributes = Some(*answer);
         self.asked_ns = question.asked_ns;
         self.epoch = question.epoch;
@@ -122,9 +127,10 @@ impl Knowledge {
     }
 
     /// Notes a change by the client: before it is asked for, and when it is done.
-    pub const fn change(&mut self, moment: u64) {
+    pub const fn change(&mut self, moment: u64, wall_seconds: u64) {
         self.changed_at = moment;
         self.is_changed = true;
+        self.changed_seconds = wall_seconds;
     }
 
     /// The moment of the last change.

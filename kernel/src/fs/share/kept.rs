@@ -5,7 +5,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_kernel_core::ninep::knowledge::{Horizon, Question};
 
@@ -65,6 +65,8 @@ pub struct Kept {
     frames: AtomicUsize,
     /// How long answers are relied on.
     valid_ns: AtomicU64,
+    /// Some files may not be found by the names by which the host announces them.
+    has_gaps: AtomicBool,
     /// The number of the state that was visited last.
     hand: AtomicU64,
 }
@@ -77,6 +79,7 @@ impl Kept {
             names: AtomicUsize::new(0),
             frames: AtomicUsize::new(0),
             valid_ns: AtomicU64::new(VALID_NS),
+            has_gaps: AtomicBool::new(false),
             hand: AtomicU64::new(0),
         }
     }
@@ -122,6 +125,18 @@ impl Server {
         self.distrust();
     }
 
+    /// From now on files may be in use that the host's announcements do not find by their names.
+    pub fn has_gaps(&self) {
+        self.kept.has_gaps.store(true, Ordering::Relaxed);
+    }
+
+    /// A name was announced that is not kept.
+    pub fn unknown_name(&self) {
+        if self.kept.has_gaps.load(Ordering::Relaxed) {
+            self.distrust();
+        }
+    }
+
     /// Has all files asked about before they are used again.
     pub fn distrust(&self) {
         self.kept.epoch.fetch_add(1, Ordering::Relaxed);
@@ -155,6 +170,9 @@ impl Server {
         for _ in 0..LOOKS {
             let Some(state) = self.next_state() else { continue };
             let names = names && state.forget_names(self, false);
+            if names {
+                self.has_gaps();
+            }
             if names || frames && self.take_frames(&state) {
                 return;
             }
@@ -181,6 +199,7 @@ impl Server {
 
     /// Visits all states; whether there was anything to drop.
     fn drain_once(&self) -> bool {
+        self.has_gaps();
         let (mut number, mut is_any) = (0, false);
         while let Some((next, state)) = self.state_after(number) {
             number = next;

@@ -65,9 +65,13 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // Nobody can write any more.
-        if let Err(error) = self.store_pages(0..u64::MAX, u64::MAX) {
+        // Nobody writes by these mappings any more. There may be new ones, which write later.
+        let pages = &self.node.state.pages;
+        let Some((_, moment)) = pages.written(&(0..u64::MAX)) else { return };
+        if let Err(error) = self.store_pages(0..u64::MAX, moment) {
             ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
+            // Nobody would store them later, and what is read must be what the host has.
+            pages.forget_written(self.node.server(), moment);
         }
     }
 }

@@ -9,6 +9,7 @@
 //! FIFOs and sockets are nodes on the host, and pipes and sockets in the guest: nothing passes between the two. There
 //! are no device files.
 
+mod create;
 mod file;
 mod handle;
 mod kept;

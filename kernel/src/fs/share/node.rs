@@ -3,7 +3,6 @@
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
 
-use heddle_abi::control::SpecialFile;
 use heddle_kernel_core::ninep::knowledge::Question;
 use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, MessageWriter, Reader, kind, set};
 use linux_raw_sys::general as linux;
@@ -12,15 +11,14 @@ use crate::device::share::GiveUp;
 use crate::error::Errno;
 use crate::fs::dentry::copy_name;
 use crate::fs::inode::{
-    Contents, Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics,
-    Timestamp,
+    Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics, Timestamp,
 };
 use crate::fs::lock::FileLocks;
 use crate::fs::share::file::SharedFile;
 use crate::fs::share::handle::Handle;
 use crate::fs::share::names::{KnownName, NameQuestion};
 use crate::fs::share::state::{FileState, Outcome};
-use crate::fs::share::{Fid, Server, handle, listing, special};
+use crate::fs::share::{Fid, Server, handle, listing};
 use crate::fs::{Dentry, File, FileType, StatusFlags};
 use crate::memory::fallible;
 use crate::process::Thread;
@@ -29,14 +27,14 @@ use crate::sync::SpinLock;
 /// A file, by a handle that is never opened.
 pub struct SharedNode {
     pub(super) fid: Fid,
-    kind: FileType,
+    pub(super) kind: FileType,
     pub(super) number: u64,
     /// The file's state.
     pub(super) state: Arc<FileState>,
     /// A name of it.
     pub(super) entry: SpinLock<Weak<Dentry>>,
     /// The handle by which the guest created the file, for whoever opens it first.
-    created: SpinLock<Option<Fid>>,
+    pub(super) created: SpinLock<Option<Fid>>,
 }
 
 fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
@@ -50,7 +48,11 @@ impl SharedNode {
         Self::with_attributes(fid, question, &attributes)
     }
 
-    fn with_attributes(fid: Fid, question: &Question, attributes: &Attributes) -> Result<Arc<Self>, Errno> {
+    pub(super) fn with_attributes(
+        fid: Fid,
+        question: &Question,
+        attributes: &Attributes,
+    ) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
         let state = fid.server.state_of(attributes.number)?;
         state.learn(question, attributes);
@@ -98,7 +100,7 @@ impl SharedNode {
     }
 
     /// A request about this file whose reply says nothing.
-    fn tell(&self, request: u8, rest: impl FnOnce(&mut MessageWriter<'_>)) -> Result<(), Errno> {
+    pub(super) fn tell(&self, request: u8, rest: impl FnOnce(&mut MessageWriter<'_>)) -> Result<(), Errno> {
         let write = |writer: &mut MessageWriter<'_>| {
             writer.u32(self.fid.number);
             rest(writer);
@@ -106,7 +108,7 @@ impl SharedNode {
         self.fid.server.call(request, write, |_| Ok(()))
     }
 
-    fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
+    pub(super) fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
         self.state.change(self.server());
         let mut result = self.ask_to_set(valid, change, size);
         if result == Err(Errno::ENXIO)
@@ -143,7 +145,7 @@ impl SharedNode {
     /// Changes the length.
     pub(super) fn truncate(&self, size: u64) -> Result<(), Errno> {
         self.set_attributes(set::SIZE, &InodeChange::default(), size)?;
-        self.state.set_size(size);
+        self.state.set_size(self.server(), size);
         Ok(())
     }
 
@@ -167,24 +169,12 @@ impl SharedNode {
 
 /// Names.
 impl SharedNode {
-    /// An entry that is kept, as one of this directory: the directory may have been found by another way since.
-    fn placed(
-        &self,
-        this: &Arc<Dentry>,
-        name: &[u8],
-        entry: Arc<Dentry>,
-        asked: &NameQuestion,
-    ) -> Result<Arc<Dentry>, Errno> {
-        if entry.parent().is_some_and(|parent| Arc::ptr_eq(&parent, this)) {
-            return Ok(entry);
-        }
-        let entry = self.sibling(&entry.node)?.entry_at(this, name)?;
-        self.keep(name, &entry, asked);
-        Ok(entry)
-    }
-
     /// An entry of this node.
-    fn entry_at(self: &Arc<Self>, directory: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
+    pub(super) fn entry_at(
+        self: &Arc<Self>,
+        directory: &Arc<Dentry>,
+        name: &[u8],
+    ) -> Result<Arc<Dentry>, Errno> {
         let entry = Dentry::new(self.clone(), Some(directory.clone()), name)?;
         let old = core::mem::replace(&mut *self.entry.lock(), Arc::downgrade(&entry));
         drop(old);
@@ -238,13 +228,6 @@ impl SharedNode {
         Ok(())
     }
 
-    /// The node has lost a name; its state is nobody's who finds a file of that number later.
-    fn lost_name(&self) {
-        if self.state.count_name(self.server(), false) || self.kind == FileType::Directory {
-            self.server().forget(self.number);
-        }
-    }
-
     /// Asks the host for a name in this directory.
     fn walk(&self, this: &Arc<Dentry>, name: &[u8], asked: &NameQuestion) -> Result<Arc<Dentry>, Errno> {
         let fid = match self.fid.walk(Some(name)) {
@@ -262,60 +245,13 @@ impl SharedNode {
     }
 }
 
-impl SharedNode {
-    /// Creates a FIFO or a socket in this directory.
-    fn create_special(
-        &self,
-        this: &Arc<Dentry>,
-        name: &[u8],
-        mode: u32,
-        owner: (u32, u32),
-    ) -> Result<(), Errno> {
-        let asked = self.tell(kind::MKNOD, |writer| {
-            writer.string(name);
-            for field in [mode, 0, 0, owner.1] {
-                writer.u32(field);
-            }
-        });
-        match asked {
-            Err(Errno::ENXIO) => {
-                let folder = self.server().folder;
-                let fields = SpecialFile { number: 0, folder, mode, owner: Some(owner), path: b"" };
-                special::ask(special::path(this, name)?, fields)
-            }
-            result => result,
-        }
-    }
-
-    /// Gives a FIFO or a socket other permissions.
-    fn change_special(&self, permissions: u32) -> Result<(), Errno> {
-        let entry = self.entry.lock().upgrade().ok_or(Errno::ENOENT)?;
-        let directory = entry.parent().ok_or(Errno::ENOENT)?;
-        let mode = self.kind.mode() | permissions;
-        let fields = SpecialFile { number: 0, folder: self.server().folder, mode, owner: None, path: b"" };
-        special::ask(special::path(&directory, &entry.name()?)?, fields)
-    }
-
-    /// Makes a user the owner of what it has just created. A host that runs the machine as an ordinary user owns all
-    /// that is made here, and refuses.
-    fn give_to(&self, uid: u32) {
-        if uid != SERVER_UID {
-            let change = InodeChange { uid: Some(uid), ..InodeChange::default() };
-            let _ = self.set_attributes(set::UID, &change, 0);
-        }
-    }
-}
-
-/// The user as whom the host was told that the requests are made.
-const SERVER_UID: u32 = 0;
-
 /// Permissions as they are stored on the host: a program of the guest must not leave one there that runs with the
 /// rights of the host's user. The bit of a directory only says which group its files get.
-const fn storable(permissions: u32, is_directory: bool) -> u32 {
+pub(super) const fn storable(permissions: u32, is_directory: bool) -> u32 {
     permissions & !if is_directory { linux::S_ISUID } else { linux::S_ISUID | linux::S_ISGID }
 }
 
-fn attributes(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
+pub(super) fn attributes(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
     let write = |writer: &mut MessageWriter<'_>| {
         writer.u32(fid.number);
         writer.u64(GETATTR_BASIC);
@@ -378,11 +314,15 @@ impl Inode for SharedNode {
         let asked = self.state.ask_name(self.server());
         match self.state.find_name(name) {
             KnownName::Absent => return Err(Errno::ENOENT),
-            KnownName::Present { entry, is_current } if self.sibling(&entry.node)?.is_there(is_current)? => {
+            // A directory that was found by another way since has another path, and so have the files in it.
+            KnownName::Present { entry, is_current }
+                if entry.parent().is_some_and(|parent| Arc::ptr_eq(&parent, this))
+                    && self.sibling(&entry.node)?.is_there(is_current)? =>
+            {
                 if !is_current {
                     self.keep(name, &entry, &asked);
                 }
-                return self.placed(this, name, entry, &asked);
+                return Ok(entry);
             }
             _ => {}
         }
@@ -410,6 +350,7 @@ impl Inode for SharedNode {
 
     fn link(&self, _: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
         let node = self.sibling(node)?;
+        node.state.change(self.server());
         // The entry of the new name is made when it is looked up.
         self.change_name(name, Outcome::Unknown, || {
             self.tell(kind::LINK, |writer| {
@@ -426,6 +367,7 @@ impl Inode for SharedNode {
         let node = self.sibling(&entry.node)?;
         let flags = if node.kind == FileType::Directory { linux::AT_REMOVEDIR } else { 0 };
         handle::keep_open(&node);
+        node.state.change(self.server());
         self.change_name(&name, Outcome::Absent, || {
             self.tell(kind::UNLINKAT, |writer| {
                 writer.string(&name);
@@ -433,24 +375,35 @@ impl Inode for SharedNode {
             })
         })?;
         entry.mark_removed();
-        node.lost_name();
+        node.state.count_name(self.server(), false);
         Ok(())
     }
 
     fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
         let target = self.sibling(&to.node)?;
         let (old_name, new_name) = (entry.name()?, copy_name(name)?);
-        let replaced = match (how, target.lookup(to, name)) {
+        match how {
+            Rename::Replace => {}
             // The protocol has no such rename; between this look and the rename the host may have made the name.
-            (Rename::Keep, Ok(_)) => return Err(Errno::EEXIST),
-            (Rename::Exchange, _) => return Err(Errno::EINVAL),
-            (_, Err(Errno::EINTR)) => return Err(Errno::EINTR),
-            (_, replaced) => replaced.ok(),
+            Rename::Keep if target.fid.walk(Some(name)).is_ok() => return Err(Errno::EEXIST),
+            Rename::Keep => {}
+            Rename::Exchange => return Err(Errno::EINVAL),
+        }
+        let replaced = match target.lookup(to, name) {
+            Err(Errno::EINTR) => return Err(Errno::EINTR),
+            replaced => replaced.ok(),
         };
         let replaced_node = replaced.as_ref().map(|entry| self.sibling(&entry.node)).transpose()?;
+        let moved = self.sibling(&entry.node)?;
         if let Some(node) = &replaced_node {
+            if node.number == moved.number {
+                // Two names of one file: nothing is to be done, as rename(2) says.
+                return Ok(());
+            }
             handle::keep_open(node);
+            node.state.change(self.server());
         }
+        moved.state.change(self.server());
         target.change_name(name, Outcome::Present(entry), || {
             self.change_name(&old_name, Outcome::Absent, || {
                 self.tell(kind::RENAMEAT, |writer| {
@@ -461,10 +414,14 @@ impl Inode for SharedNode {
             })
         })?;
         drop(entry.set_position(to.clone(), new_name));
-        self.sibling(&entry.node)?.state.change(self.server());
+        moved.state.change(self.server());
+        if moved.kind == FileType::Directory {
+            // Announcements of the host may be on their way with the old path.
+            self.server().has_gaps();
+        }
         if let (Some(entry), Some(node)) = (replaced, replaced_node) {
             entry.mark_removed();
-            node.lost_name();
+            node.state.count_name(self.server(), false);
         }
         Ok(())
     }
@@ -517,7 +474,9 @@ impl Inode for SharedNode {
         }
         let is_executed = opening.flags.contains(StatusFlags::EXECUTE);
         let access = if is_executed { linux::O_RDONLY } else { opening.flags.bits() & linux::O_ACCMODE };
-        let lazy = if access == linux::O_RDONLY { Handle::lazy(&self)? } else { None };
+        // What is run must stay to be had, whatever becomes of the name.
+        let may_be_lazy = access == linux::O_RDONLY && !is_executed;
+        let lazy = if may_be_lazy { Handle::lazy(&self)? } else { None };
         let handle = match lazy {
             Some(handle) => handle,
             None => self.open_on_host(access, opening)?,
@@ -550,57 +509,5 @@ impl SharedNode {
             }
         }
         Handle::opened(self.clone(), fid?)
-    }
-
-    /// Has the host create a file in this directory.
-    fn ask_to_create(
-        &self,
-        this: &Arc<Dentry>,
-        name: &[u8],
-        creation: &Creation<'_>,
-    ) -> Result<Arc<Dentry>, Errno> {
-        let is_directory = matches!(creation.contents, Contents::Directory);
-        let permissions = storable(creation.permissions, is_directory);
-        let gid = creation.credentials.fsgid;
-        let mut opened = None;
-        match creation.contents {
-            Contents::Regular => {
-                // The handle becomes the new file's, opened; a node wants one that is not.
-                let fid = self.fid.walk(None)?;
-                let write = |writer: &mut MessageWriter<'_>| {
-                    writer.u32(fid.number);
-                    writer.string(name);
-                    writer.u32(linux::O_RDWR | linux::O_CREAT | linux::O_EXCL);
-                    writer.u32(permissions);
-                    writer.u32(gid);
-                };
-                self.server().call(kind::CREATE, write, |_| Ok(()))?;
-                opened = Some(fid);
-            }
-            Contents::Directory => self.tell(kind::MKDIR, |writer| {
-                writer.string(name);
-                writer.u32(permissions);
-                writer.u32(gid);
-            })?,
-            Contents::Symlink(target) => self.tell(kind::SYMLINK, |writer| {
-                writer.string(name);
-                writer.string(target);
-                writer.u32(gid);
-            })?,
-            Contents::Fifo | Contents::Socket => {
-                let kind = if matches!(creation.contents, Contents::Fifo) { linux::S_IFIFO } else { linux::S_IFSOCK };
-                self.create_special(this, name, kind | permissions, (creation.credentials.fsuid, gid))?;
-            }
-            Contents::Device(..) => return Err(Errno::EPERM),
-        }
-        let question = self.server().question();
-        let fid = self.fid.walk(Some(name))?;
-        // It may have the number of a file that the host has removed.
-        let attributes = attributes(GiveUp::Forget, &fid)?;
-        self.server().forget(attributes.number);
-        let made = Self::with_attributes(fid, &question, &attributes)?;
-        *made.created.lock() = opened;
-        made.give_to(creation.credentials.fsuid);
-        made.entry_at(this, name)
     }
 }

@@ -76,7 +76,8 @@ impl SharedPages {
     pub fn is_complete(&self, size: u64) -> bool {
         let pages = size.div_ceil(PAGE);
         let cache = self.cache.lock();
-        pages <= COMPLETE_MAX && cache.slots.range(..pages).filter(|(_, slot)| cache.is_right(slot)).count() as u64 == pages
+        pages <= COMPLETE_MAX
+            && cache.slots.range(..pages).filter(|(_, slot)| cache.is_right(slot)).count() as u64 == pages
     }
 
     /// Reads pages from this one on from the host, and keeps them. How many there are now, one after the other; zero
@@ -188,7 +189,13 @@ impl SharedPages {
 
     /// Reads: from pages that are kept up to the first that is not, which is fetched, with those behind it, if it is
     /// the first of all.
-    pub fn read(&self, handle: &Handle, size: u64, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
+    pub fn read(
+        &self,
+        handle: &Handle,
+        size: u64,
+        buffer: &mut IoBuffer<'_>,
+        offset: u64,
+    ) -> TryResult<usize> {
         let Some(left) = size.checked_sub(offset).filter(|&left| left > 0) else { return Ok(0) };
         let count = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.remaining()).min(CHUNK);
         self.is_used.store(true, Ordering::Relaxed);
@@ -206,7 +213,8 @@ impl SharedPages {
                 break;
             }
         }
-        let limit = self.cache.lock().next_right(offset / PAGE + 1).map_or(u64::MAX, |next| next * PAGE - offset);
+        let limit =
+            self.cache.lock().next_right(offset / PAGE + 1).map_or(u64::MAX, |next| next * PAGE - offset);
         let count = count.min(usize::try_from(limit).unwrap_or(usize::MAX));
         crate::fs::share::file::read(handle.fid()?, buffer, offset, count)
     }
@@ -358,6 +366,20 @@ impl SharedPages {
                 Ok(()) => self.cache.lock().stored(index, clean),
                 Err(error) => result = Err(error),
             }
+        }
+    }
+
+    /// Drops pages that could not be stored, unless they were written after this moment.
+    pub fn forget_written(&self, server: &Server, moment: u64) {
+        let mut at = 0;
+        loop {
+            let mut cache = self.cache.lock();
+            let Some((index, _)) = cache.written_from(at, u64::MAX) else { return };
+            at = index + 1;
+            let is_lost = cache.slots.get(&index).is_some_and(|slot| slot.written <= moment);
+            let slot = if is_lost { cache.slots.remove(&index) } else { None };
+            drop(cache);
+            server.count_frames(-isize::from(slot.is_some()));
         }
     }
 

@@ -179,9 +179,14 @@ impl Server {
     }
 
     /// The file of this number is a new one; what was known of another that had it is not about this.
-    pub(super) fn forget(&self, number: u64) {
-        let state = self.states.lock().remove(&number).and_then(|state| state.upgrade());
-        if let Some(state) = state {
+    pub(super) fn forget(&self, number: u64, began: u64) {
+        let known = self.states.lock().get(&number).and_then(Weak::upgrade);
+        // Somebody else may have found the new file already.
+        if known.as_ref().is_some_and(|state| state.born > began) {
+            return;
+        }
+        self.states.lock().remove(&number);
+        if let Some(state) = known {
             // Nobody would find them any more to drop them.
             while state.forget_names(self, true) {}
         }

@@ -23,11 +23,14 @@ use crate::sched;
 use crate::sched::Priority;
 use crate::sched::detour::{DetourGuard, DetourLock};
 use crate::sync::SpinLock;
+use crate::time::{NS_PER_SECOND, realtime_ns};
 
 /// The state of a file, while it has a node.
 pub struct FileState {
     server: Weak<Server>,
     number: u64,
+    /// The moment at which it was made.
+    pub born: u64,
     /// The advisory locks.
     pub locks: FileLocks,
     /// Open descriptions that may write; below zero, how many programs run from it.
@@ -51,6 +54,10 @@ struct Kept {
     names: Names,
 }
 
+fn wall_seconds() -> u64 {
+    realtime_ns() / NS_PER_SECOND
+}
+
 /// What has become of a name by the guest's own change.
 pub enum Outcome<'a> {
     /// It is this entry now.
@@ -66,6 +73,7 @@ impl FileState {
         Self {
             server: Arc::downgrade(server),
             number,
+            born: server.next_moment(),
             locks: FileLocks::new(),
             writers: AtomicI32::new(0),
             pipe: SpinLock::new(Weak::new()),
@@ -139,6 +147,8 @@ impl FileState {
         handle: &Arc<Handle>,
         may_write: bool,
     ) -> Result<Arc<dyn MapSource>, Errno> {
+        // What is mapped must stay to be had, whatever becomes of the name.
+        handle.fid()?;
         let mut mapped = self.mapped.lock();
         let known = mapped.upgrade();
         let is_new = known.is_none();
@@ -203,26 +213,30 @@ impl FileState {
     /// Notes a change by the guest, before it is asked for and when it is done; the moment.
     pub fn change(&self, server: &Server) -> u64 {
         let moment = server.next_moment();
-        self.kept.lock().attributes.change(moment);
+        self.kept.lock().attributes.change(moment, wall_seconds());
         moment
     }
 
-    /// The guest has made the file this long.
-    pub fn set_size(&self, size: u64) {
-        self.kept.lock().attributes.set_size(size);
+    /// The guest has made the file this long. An answer to an earlier question does not count from here on.
+    pub fn set_size(&self, server: &Server, size: u64) {
+        let mut kept = self.kept.lock();
+        kept.attributes.change(server.next_moment(), wall_seconds());
+        kept.attributes.set_size(size);
     }
 
-    /// The guest has written up to this place.
-    pub fn grow(&self, end: u64) {
-        self.kept.lock().attributes.grow(end);
+    /// The guest has written up to this place, likewise.
+    pub fn grow(&self, server: &Server, end: u64) {
+        let mut kept = self.kept.lock();
+        kept.attributes.change(server.next_moment(), wall_seconds());
+        kept.attributes.grow(end);
     }
 
-    /// The file has a name more, or one less. True if that was the last.
-    pub fn count_name(&self, server: &Server, more: bool) -> bool {
+    /// The file has a name more, or one less.
+    pub fn count_name(&self, server: &Server, more: bool) {
         let moment = server.next_moment();
         let mut kept = self.kept.lock();
-        kept.attributes.change(moment);
-        kept.attributes.count_name(more) == Some(0)
+        kept.attributes.change(moment, wall_seconds());
+        kept.attributes.count_name(more);
     }
 
     /// The next use is to ask.
@@ -263,8 +277,8 @@ impl FileState {
     /// Keeps an answer, unless the directory has changed since the question.
     pub fn answer_name(&self, asked: &NameQuestion, update: impl FnOnce(&mut Names)) {
         let mut kept = self.kept.lock();
-        let is_kept =
-            kept.attributes.changed_at() <= asked.question.begun && kept.names.generation() == asked.generation;
+        let is_kept = kept.attributes.changed_at() <= asked.question.begun
+            && kept.names.generation() == asked.generation;
         if is_kept {
             update(&mut kept.names);
         }
@@ -276,7 +290,7 @@ impl FileState {
         let moment = server.next_moment();
         let mut kept = self.kept.lock();
         let is_alone = kept.attributes.changed_at() == began;
-        kept.attributes.change(moment);
+        kept.attributes.change(moment, wall_seconds());
         let listing = kept.names.set_listing(None);
         let mut old = kept.names.remove(name);
         let mut count = -isize::from(old.is_some());

@@ -49,7 +49,10 @@ pub fn changed(changed: &ShareChanged<'_>) {
     let Some(root) = server(changed.folder).and_then(|server| server.root()) else { return };
     let mut state = root.state.clone();
     for name in changed.directory.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
-        let Some(next) = below(&state, name) else { return };
+        let Some(next) = below(&state, name) else {
+            root.server().unknown_name();
+            return;
+        };
         state = next;
     }
     state.expire(root.server());
