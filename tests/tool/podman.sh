@@ -242,7 +242,7 @@ a_debian_tree() {
     rm "$WORK/debian.tar"
     p run -d --network none --name debian debian sleep 1000 >/dev/null
     expect "" "$(p exec debian dpkg --verify base-files bash coreutils dpkg libc6)"
-    p exec debian sh -c 'echo ann:x:1000:1000::/home:/bin/sh >> /etc/passwd'
+    p exec debian sh -c 'echo ann:x:1000:1000::/home:/bin/sh >> /etc/passwd; echo "ann:*:20000::::::" >> /etc/shadow'
     expect "ok ann" "$(p exec debian su ann -c 'perl -e "print q(ok )"; id -un')"
     # What the guest writes and the host writes later, in the same folder.
     p exec debian sh -c 'mkdir /srv/made && seq 300 | while read -r n; do echo $n > /srv/made/$n; done'

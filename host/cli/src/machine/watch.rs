@@ -3,8 +3,8 @@
 //! The kernel relies on what it knows of a file for a second, and for longer in a folder that is watched. inotify(7)
 //! watches directories one by one, so a folder is watched once all its directories are. A folder that has too many, or
 //! whose file system may be changed by other hosts, is not: then the second stays. inotify does not say who changed
-//! something, so the guest hears of its own changes too; fanotify(7) would say it, but only to root, and not of names in
-//! an overlay on the kernels of Debian 12.
+//! something, so the guest hears of its own changes too; fanotify(7) would say it, but only to root, and not of names
+//! in an overlay on the kernels of Debian 12.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -123,7 +123,7 @@ impl Watch {
             let place = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
             let directory = match openat2(&root, place, flags, Mode::empty(), resolve) {
                 Ok(directory) => directory,
-                // It is gone again, or no directory any more. What this user cannot read, the guest cannot either.
+                // It is gone again, or no directory any more. The guest reads nothing that this user cannot read.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => continue,
                 Err(error) => return Err(error),
             };

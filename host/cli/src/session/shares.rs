@@ -1,4 +1,4 @@
-//! What a session does for shared folders.
+//! The part of a session that is about shared folders.
 
 use anyhow::{Context, Result};
 use heddle_abi::boot::SHARES_MAX;

@@ -1,4 +1,4 @@
-//! What is kept of shared folders: changes by both sides are seen, whatever was known before.
+//! The cache of shared folders: changes by both sides are seen, whatever was known before.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -10,9 +10,11 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 6] = [
+pub const TESTS: [Test; 8] = [
     ("what the host changes in a shared folder is seen", changes_of_the_host),
+    ("what the host changes after the guest is seen", changes_after_the_guest),
     ("a shared file with two names is one", two_names),
+    ("a shared file is renamed to itself", renamed_to_itself),
     ("a shared file stays open without its name", open_without_a_name),
     ("directories of a shared folder move with what is known of them", moved_directories),
     ("several descriptors write to a shared file", several_writers),
@@ -69,6 +71,33 @@ fn changes_of_the_host(kernel: Kernel) -> Result<(), String> {
     expect(output, format!("{old}{old}NEWlongerNEWNEWnewdeep\ndeeper\ninner\n\n6\n"))
 }
 
+/// The guest's own change moves the times of a file too, and must not hide a later one.
+fn changes_after_the_guest(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    let script = "mkdir d; echo aaa > d/f; cat d/f; [ -e d/new ] || echo none; ls d; touch d/x; sleep 3; touch ready; \
+                  while [ ! -e go ]; do sleep 0.1; done; sleep 1.1; cat d/f d/new; ls d";
+    let here = folder.0.clone();
+    let act = move || {
+        fs::write(here.join("d/f"), "bbb\n")?;
+        fs::write(here.join("d/new"), "new\n")
+    };
+    let output = thread::scope(|scope| {
+        let host = scope.spawn(|| once_ready(&folder, act));
+        let output = folder.run(kernel, "", script);
+        host.join().map_err(|_| String::from("the host's side has panicked"))?.and(output)
+    })?;
+    expect(output, String::from("aaa\nnone\nf\nbbb\nnew\nf\nnew\nx\n"))
+}
+
+fn renamed_to_itself(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    let script = "echo one > f; ln f g; mkdir d; exec 3<> f; \
+                  perl -e 'rename(\"f\", \"f\") or die $!; rename(\"f\", \"g\") or die $!; \
+                  rename(\"d\", \"d\") or die $!'; \
+                  cat f g; stat -c %h f; echo two >&3; cat g; (cd d; pwd -P); ls";
+    expect(folder.run(kernel, "", script)?, String::from("one\none\n2\ntwo\n/mnt/shared/d\nd\nf\ng\n"))
+}
+
 fn two_names(kernel: Kernel) -> Result<(), String> {
     let folder = Folder::new()?;
     let script = "mkdir d; echo one > a; ln a d/b; cat a d/b; echo two >> d/b; cat a; stat -c '%h %s' a d/b; \
@@ -108,7 +137,8 @@ fn several_writers(kernel: Kernel) -> Result<(), String> {
     let script = "for n in 1 2 3 4; do (for m in $(seq 50); do echo line-$n >> log; done) & done; wait; \
                   sort log | uniq -c | tr -s ' '; exec 3<> f 4<> f; echo 12345678 >&3; head -c 4 <&4; echo abc >&4; \
                   cat f; truncate -s 6 f; cat f; truncate -s 9 f; od -An -c f; cp f g; cmp f g && echo same";
-    let expected = " 50 line-1\n 50 line-2\n 50 line-3\n 50 line-4\n12341234abc\n\n1234ab   1   2   3   4   a   b  \\0  \\0  \\0\nsame\n";
+    let expected = " 50 line-1\n 50 line-2\n 50 line-3\n 50 line-4\n\
+                    12341234abc\n\n1234ab   1   2   3   4   a   b  \\0  \\0  \\0\nsame\n";
     expect(folder.run(kernel, "", script)?, String::from(expected))
 }
 

@@ -60,7 +60,7 @@ pub struct Horizon {
     pub epoch: u64,
 }
 
-/// What an answer says about bytes and names that are kept.
+/// The meaning of an answer for bytes and names that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// They are right.
@@ -104,7 +104,7 @@ impl Knowledge {
         let is_directory = answer.mode & 0o170_000 == 0o040_000;
         let is_by_client =
             self.is_changed && answer.changed.0 <= self.changed_seconds.saturating_add(STEP_SECONDS);
-        // What others do to a directory at the same time is not seen in its times, and one lost name stays lost.
+        // Changes by others at the same time are not seen in a directory's times, and one lost name stays lost.
         let is_own =
             |before: &Attributes| if is_directory { question.is_watched } else { before.size == answer.size };
         let evidence = |of: &Attributes| (of.size, of.modified, of.changed);

@@ -1,4 +1,4 @@
-//! What is kept of a folder's files: for how long, and how much of it.
+//! The bounds of what is kept of a folder's files: for how long, and how much of it.
 //!
 //! Answers are relied on for [`VALID_NS`], or until the host says that it has changed something. States are visited in
 //! turn when there is too much: one that was used since the last visit is left alone once more.
@@ -18,7 +18,7 @@ use crate::time::{NS_PER_SECOND, now_ns, realtime_ns};
 
 /// How long an answer is relied on.
 const VALID_NS: u64 = NS_PER_SECOND;
-/// How long, if the host announces changes. What a program of the host writes through a mapping is not announced.
+/// How long, if the host announces changes. Stores of the host's programs through mappings are not announced.
 const VALID_WATCHED_NS: u64 = 30 * NS_PER_SECOND;
 /// The memory's frames for each name that may be kept: an entry with its node and state takes about a kilobyte.
 const FRAMES_PER_NAME: usize = 8;
@@ -43,12 +43,13 @@ pub(super) fn nth(index: usize) -> Option<Option<Arc<Server>>> {
 /// Drops all that is kept of files and is not in use.
 pub fn drain() {
     for server in (0..).map_while(nth).flatten() {
-        // What goes with a name may be what keeps names below it.
+        // A name that goes may have been what kept names below it.
         while server.drain_once() {}
     }
 }
 
-/// Has all files asked about before they are used again: who starts a program expects it to see what was changed before.
+/// Has all files asked about before they are used again: who starts a program expects it to see what was changed
+/// before.
 pub fn announce() {
     for server in (0..).map_while(nth).flatten() {
         server.distrust();
@@ -56,7 +57,7 @@ pub fn announce() {
 }
 
 /// Counts of what is kept, and clocks.
-pub struct Kept {
+pub struct CacheCounts {
     /// Counts the guest's changes.
     moment: AtomicU64,
     /// Counts announcements of changes.
@@ -71,7 +72,7 @@ pub struct Kept {
     hand: AtomicU64,
 }
 
-impl Kept {
+impl CacheCounts {
     pub const fn new() -> Self {
         Self {
             moment: AtomicU64::new(1),
@@ -97,7 +98,7 @@ impl Server {
         self.kept.moment.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// What is known before a question is put.
+    /// The state of the clocks before a question is put.
     pub fn question(&self) -> Question {
         Question {
             begun: self.kept.moment.load(Ordering::Relaxed),
@@ -108,7 +109,7 @@ impl Server {
         }
     }
 
-    /// What may be relied on now.
+    /// The limits of what may be relied on now.
     pub fn horizon(&self) -> Horizon {
         Horizon {
             now_ns: now_ns(),

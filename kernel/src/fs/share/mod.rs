@@ -1,8 +1,8 @@
 //! Folders of the host: a file system whose nodes are the host's files, reached by 9P over a virtio device.
 //!
 //! The host's files are the truth, and what is kept of them here (names, attributes, bytes) is relied on for a
-//! time ([`kept`]): then the host is asked whether it is still right. Several nodes of one file have the same number and
-//! share a state: locks, the pipe of a FIFO, attributes, names, and bytes.
+//! time ([`kept`]): then the host is asked whether it is still right. Several nodes of one file have the same number
+//! and share a state: locks, the pipe of a FIFO, attributes, names, and bytes.
 //!
 //! Locks hold among the guest's programs; QEMU's server would grant all that it is asked for, so it is not asked.
 //!

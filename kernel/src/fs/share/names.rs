@@ -4,7 +4,7 @@
 //! circle: the directory's state keeps the entry, which keeps the directory. It is broken where a name goes: by the
 //! guest's own change, because the server has many names ([`evict`]), or because memory is short.
 //!
-//! What another side may have changed is not thrown away at once, since a directory can have many names. Its
+//! Names that another side may have changed are not thrown away at once, since a directory can have many names. Its
 //! *generation* is counted up, and a name of an older one is asked about before it is used again.
 
 use alloc::boxed::Box;
@@ -26,7 +26,7 @@ const ABSENT_MAX: usize = 256;
 /// The generation of a name that somebody else may have changed.
 const DISTRUSTED: u64 = u64::MAX;
 
-/// What is kept about a name.
+/// The state of a name, as far as it is kept.
 pub enum KnownName {
     /// Nothing.
     Nothing,
@@ -53,7 +53,7 @@ pub struct Names {
     is_used: bool,
 }
 
-/// What was replaced: to be dropped without a lock held.
+/// An entry that was replaced, to be dropped without a lock held.
 pub type OldName = Option<Arc<Dentry>>;
 
 impl Names {

@@ -474,7 +474,7 @@ impl Inode for SharedNode {
         }
         let is_executed = opening.flags.contains(StatusFlags::EXECUTE);
         let access = if is_executed { linux::O_RDONLY } else { opening.flags.bits() & linux::O_ACCMODE };
-        // What is run must stay to be had, whatever becomes of the name.
+        // A program that runs must stay to be had, whatever becomes of the name.
         let may_be_lazy = access == linux::O_RDONLY && !is_executed;
         let lazy = if may_be_lazy { Handle::lazy(&self)? } else { None };
         let handle = match lazy {

@@ -5,8 +5,8 @@
 //! says so. That happens for `msync` and `fsync`, at the end of the last mapping and of the machine, and when memory is
 //! short, where pages that are stored are given up as well.
 //!
-//! Calls that write go to the host at once, and change what is kept here. What the host has changed is not thrown away
-//! page by page: the *generation* is counted up, and a page of an older one is as good as none, unless it was written
+//! Calls that write go to the host at once, and change what is kept here. Pages that the host has changed are not thrown
+//! away page by page: the *generation* is counted up, and a page of an older one is as good as none, unless it was written
 //! through a mapping.
 
 use alloc::collections::BTreeMap;
@@ -339,7 +339,7 @@ pub fn drop_step(slots: &mut PageSlots) -> bool {
     !slots.is_empty()
 }
 
-/// What was written through mappings.
+/// Pages that were written through mappings.
 impl SharedPages {
     /// The first page in a range that was written, and the last.
     pub fn written(&self, pages: &Range<u64>) -> Option<(Range<u64>, u64)> {

@@ -16,7 +16,7 @@ use heddle_kernel_core::ninep::{
 use crate::device::share::{GiveUp, MESSAGE_BYTES, Share};
 use crate::error::{Errno, TryResult};
 use crate::fs::File;
-use crate::fs::share::kept::Kept;
+use crate::fs::share::kept::CacheCounts;
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::{PageSlots, drop_step};
 use crate::fs::share::state::FileState;
@@ -36,7 +36,7 @@ pub struct Server {
     pub(super) device: u64,
     /// The states of files, by their numbers.
     states: SpinLock<BTreeMap<u64, Weak<FileState>>>,
-    pub(super) kept: Kept,
+    pub(super) kept: CacheCounts,
     /// Sockets that are bound to files, by the files' numbers.
     pub(super) sockets: SpinLock<BTreeMap<u64, Weak<dyn File>>>,
     /// Handles to be given back, and the coroutine that does.
@@ -279,7 +279,7 @@ impl Server {
             next_fid: AtomicU32::new(0),
             device,
             states: SpinLock::new(BTreeMap::new()),
-            kept: Kept::new(),
+            kept: CacheCounts::new(),
             sockets: SpinLock::new(BTreeMap::new()),
             gone: SpinLock::new(None),
             gone_pages: SpinLock::new(Vec::new()),

@@ -41,15 +41,15 @@ pub struct FileState {
     /// Whoever reads or writes bytes holds it, until the host has answered: others see all of a write or nothing of it,
     /// and what the host has and what is kept of it here change in the same order.
     contents: DetourLock,
-    kept: SpinLock<Kept>,
+    kept: SpinLock<CachedFile>,
     /// The bytes that are kept.
     pub pages: SharedPages,
     pub lazy: SpinLock<LazyHandles>,
 }
 
-/// What is kept of a file besides its bytes.
+/// The things kept of a file besides its bytes.
 #[derive(Default)]
-struct Kept {
+struct CachedFile {
     attributes: Knowledge,
     names: Names,
 }
@@ -58,7 +58,7 @@ fn wall_seconds() -> u64 {
     realtime_ns() / NS_PER_SECOND
 }
 
-/// What has become of a name by the guest's own change.
+/// The result of the guest's own change for a name.
 pub enum Outcome<'a> {
     /// It is this entry now.
     Present(&'a Arc<Dentry>),
@@ -79,7 +79,7 @@ impl FileState {
             pipe: SpinLock::new(Weak::new()),
             mapped: SpinLock::new(Weak::new()),
             contents: DetourLock::new(),
-            kept: SpinLock::new(Kept::default()),
+            kept: SpinLock::new(CachedFile::default()),
             pages: SharedPages::new(),
             lazy: SpinLock::new(LazyHandles::default()),
         }
@@ -147,7 +147,7 @@ impl FileState {
         handle: &Arc<Handle>,
         may_write: bool,
     ) -> Result<Arc<dyn MapSource>, Errno> {
-        // What is mapped must stay to be had, whatever becomes of the name.
+        // A mapped file must stay to be had, whatever becomes of the name.
         handle.fid()?;
         let mut mapped = self.mapped.lock();
         let known = mapped.upgrade();
@@ -258,7 +258,7 @@ impl FileState {
 
 /// Names.
 impl FileState {
-    /// What is kept about a name.
+    /// The state of a name, as far as it is kept.
     pub fn find_name(&self, name: &[u8]) -> KnownName {
         self.kept.lock().names.find(name)
     }
@@ -296,9 +296,7 @@ impl FileState {
         let mut count = -isize::from(old.is_some());
         match outcome {
             Outcome::Present(entry) if is_alone => {
-                if kept.names.insert(name, entry.clone()).is_ok() {
-                    count += 1;
-                }
+                count += isize::from(kept.names.insert(name, entry.clone()).is_ok());
             }
             Outcome::Absent if is_alone => {
                 // One that is not kept is asked for.

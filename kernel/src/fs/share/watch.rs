@@ -32,7 +32,7 @@ fn state_of(entry: &Dentry) -> Option<Arc<FileState>> {
     node.downcast_ref::<SharedNode>().map(|node| node.state.clone())
 }
 
-/// What is kept of a name in a directory.
+/// The state of the file of this name in a directory, if it is kept.
 fn below(state: &FileState, name: &[u8]) -> Option<Arc<FileState>> {
     match state.find_name(name) {
         KnownName::Present { entry, .. } => state_of(&entry),
