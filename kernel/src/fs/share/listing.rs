@@ -16,7 +16,7 @@ use crate::fs::share::{CHUNK, Fid};
 use crate::memory::fallible;
 
 /// Where the walk through entries has ended.
-enum Walk {
+enum ListingEnd {
     /// `visit` has had enough.
     Stopped,
     /// At the end of the entries; the host goes on from here.
@@ -24,7 +24,7 @@ enum Walk {
 }
 
 /// Shows entries behind a cookie, which is one of theirs or zero.
-fn show(entries: &[u8], cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<Walk, Errno> {
+fn show(entries: &[u8], cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<ListingEnd, Errno> {
     let (mut reader, mut next, mut is_behind) = (Reader::of_fields(entries), cookie, cookie == 0);
     while !reader.is_empty() {
         let entry = DirectoryEntry::read(&mut reader).map_err(Errno::from)?;
@@ -38,10 +38,10 @@ fn show(entries: &[u8], cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) 
         }
         let kind = FileType::from_mode(u32::from(entry.kind) << 12).unwrap_or(FileType::Regular);
         if !visit(Listed { name: entry.name, inode: entry.number, kind, next: entry.next }) {
-            return Ok(Walk::Stopped);
+            return Ok(ListingEnd::Stopped);
         }
     }
-    Ok(Walk::Next(next))
+    Ok(ListingEnd::Next(next))
 }
 
 /// An opened handle of a directory.
@@ -73,8 +73,8 @@ fn read(open: &Fid, next: u64) -> Result<Vec<u8>, Errno> {
 /// The last entry's cookie.
 fn last_cookie(entries: &[u8]) -> Result<u64, Errno> {
     match show(entries, 0, &mut |_| true)? {
-        Walk::Next(next) => Ok(next),
-        Walk::Stopped => Err(Errno::EIO),
+        ListingEnd::Next(next) => Ok(next),
+        ListingEnd::Stopped => Err(Errno::EIO),
     }
 }
 
@@ -97,19 +97,19 @@ pub fn list(node: &SharedNode, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) ->
             drop(old);
             return show(&entries, cookie, visit).map(drop);
         }
-        if matches!(show(&entries, 0, visit)?, Walk::Stopped) {
+        if matches!(show(&entries, 0, visit)?, ListingEnd::Stopped) {
             return Ok(());
         }
         entries = second;
     }
     while !entries.is_empty() {
-        let Walk::Next(next) = show_all(&entries, visit)? else { return Ok(()) };
+        let ListingEnd::Next(next) = show_all(&entries, visit)? else { return Ok(()) };
         entries = read(&open, next)?;
     }
     Ok(())
 }
 
 /// Shows all of these entries.
-fn show_all(entries: &[u8], visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<Walk, Errno> {
+fn show_all(entries: &[u8], visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<ListingEnd, Errno> {
     show(entries, 0, visit)
 }

@@ -5,9 +5,9 @@
 //! says so. That happens for `msync` and `fsync`, at the end of the last mapping and of the machine, and when memory is
 //! short, where pages that are stored are given up as well.
 //!
-//! Calls that write go to the host at once, and change what is kept here. Pages that the host has changed are not thrown
-//! away page by page: the *generation* is counted up, and a page of an older one is as good as none, unless it was written
-//! through a mapping.
+//! Calls that write go to the host at once, and change what is kept here. Pages that the host has changed are not
+//! thrown away page by page: the *generation* is counted up, and a page of an older one is as good as none, unless
+//! it was written through a mapping.
 
 use alloc::collections::BTreeMap;
 use core::ops::Range;
