@@ -68,6 +68,11 @@ struct Page([u8; PAGE_SIZE]);
 
 static ZERO_PAGE: Page = Page([0; PAGE_SIZE]);
 
+/// The bytes of the page of zeros, for reads that find nothing.
+pub fn zeros() -> &'static [u8; PAGE_SIZE] {
+    &ZERO_PAGE.0
+}
+
 fn machine() -> &'static FrameMachine {
     MACHINE.get().expect("memory is initialized before it is used")
 }
