@@ -155,7 +155,8 @@ fn needed<T>(place: &'static AtomicPtr<T>, make: Option<fn() -> Option<Box<T>>>)
     if let Some(found) = unsafe { place.load(Ordering::Acquire).as_ref() } {
         return Some(found);
     }
-    let fresh = Box::into_raw(make?()?);
+    let make = make?;
+    let fresh = Box::into_raw(make()?);
     let published = place.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
     let found = published.map_or_else(
         |other| {

@@ -111,7 +111,8 @@ fn entry() -> Result<u64, String> {
 /// them by such jumps.
 fn jump(options: &[&str], program: &Path, calls_stray: bool) -> Result<(), String> {
     let told = format!("HEDDLE_CALL_ENTRY={:#x}", entry()?);
-    let mut options = [options, &["--env", &told]].concat();
+    let mut options = options.to_vec();
+    options.extend(["--env", &told]);
     if calls_stray {
         options.extend(["--env", "HEDDLE_CALLS_STRAY=1"]);
     }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicI8, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Looks at a page that its writer never leaves in peace: it has been given up, or its writer does not run.
+/// Looks at a page that the host is changing, before it counts as empty.
 const LOOKS_MAX: u32 = 1 << 20;
 
 /// KVM's clock of a processor (`struct pvclock_vcpu_time_info`).

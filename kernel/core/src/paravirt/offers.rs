@@ -65,7 +65,8 @@ pub struct Offers {
     is_amd: AtomicBool,
 }
 
-/// Whether the processor's hypervisor is KVM; then its first leaf.
+/// KVM's first leaf, if that is the processor's hypervisor.
+#[must_use]
 pub fn kvm(processor: &impl Processor) -> Option<u32> {
     if processor.leaf(1)[2] & HYPERVISOR == 0 {
         return None;

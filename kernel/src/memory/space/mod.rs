@@ -177,7 +177,9 @@ pub(super) fn initialize() {
     if boot::is(KEY_PCID, "on") {
         match paging::use_tags() {
             Abilities { has_tags: false, .. } => {
-                ::log::warn!("the processors have no PCID: translations are flushed when the page table changes");
+                ::log::warn!(
+                    "the processors have no PCID: translations are flushed when the page table changes"
+                );
             }
             Abilities { forgets_elsewhere: true, .. } => ::log::info!("pcid, invpcid"),
             Abilities { .. } => ::log::info!("pcid"),
