@@ -26,7 +26,7 @@ use crate::sync::SpinLock;
 /// The most frames that only small allocations of the kernel's heap may use.
 const EMERGENCY_FRAMES_MAX: usize = 64;
 /// The least, as a part of all frames: a machine of a few MiB has no more to spare.
-const EMERGENCY_PART: usize = 8;
+const EMERGENCY_PART: usize = 16;
 /// A machine with so many frames has all buffers of its devices.
 const AMPLE_FRAMES: usize = (32 << 20) / PAGE_SIZE;
 /// Memory below this is reserved for the firmware and for the start of other processors.

@@ -41,7 +41,7 @@ pub const DIRECT_MAP_BYTES: u64 = 512 << 30;
 
 const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
 /// Tables of 2 MiB each for the kernel's image and, from their end down, its stacks.
-const IMAGE_TABLES: usize = 8;
+const IMAGE_TABLES: usize = 6;
 
 /// An entry of a page table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
