@@ -24,7 +24,7 @@ fn adopt(thread: &Thread, context: &mut UserContext, trap: Trap, address: usize)
     let Some(place) = context.strayed_call(address) else { return trap };
     let mut code = [0; arch::CALL_INSTRUCTION.len()];
     let space = thread.space();
-    // What the program cannot execute it has not executed.
+    // The program has not executed bytes that it cannot execute.
     if !space.is_executable(place, code.len())
         || space.read_bytes(place, &mut code).is_err()
         || code != arch::CALL_INSTRUCTION

@@ -152,19 +152,24 @@ async fn is_preempted(thread: &Thread) {
     }
 }
 
+/// Before the program's first instruction.
+async fn begin(thread: &Arc<Thread>, caller: &Caller) {
+    let child_tid = thread.take_child_tid();
+    syscall::trace::attach(thread);
+    // Without memory the thread is to die.
+    if child_tid != 0 && wait_for_memory(thread).await.is_ok() {
+        boxed(store_tid(thread, child_tid)).await;
+    }
+    if arch::stray::is_unknown() && wait_for_memory(thread).await.is_ok() {
+        boxed(stray::find_out(thread, caller)).await;
+    }
+}
+
 async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     let caller = Caller::Thread(thread.clone());
     let mut interrupted = None;
     let mut visits = 0;
-    let child_tid = thread.take_child_tid();
-    syscall::trace::attach(&thread);
-    // Without memory the thread is to die.
-    if child_tid != 0 && wait_for_memory(&thread).await.is_ok() {
-        boxed(store_tid(&thread, child_tid)).await;
-    }
-    if arch::stray::is_unknown() && wait_for_memory(&thread).await.is_ok() {
-        boxed(stray::find_out(&thread, &caller)).await;
-    }
+    begin(&thread, &caller).await;
     loop {
         if interrupted.is_some() || thread.work().is_pressing() {
             if thread.work().contains(PendingWork::CONTEXT)

@@ -236,7 +236,7 @@ fn unhandled_fault_kills() -> Outcome {
     Ok(())
 }
 
-/// What the tool may tell of the kernel: the address of its system calls' entry, and that faults there are calls.
+/// The tool may tell of the kernel the address of its system calls' entry, and that faults there are calls.
 const ENTRY_VARIABLE: &str = "HEDDLE_CALL_ENTRY";
 const STRAY_VARIABLE: &str = "HEDDLE_CALLS_STRAY";
 /// An address that Linux's kernel may have, too.
@@ -380,7 +380,7 @@ fn waits_find_no_child_that_nobody_wants() -> Outcome {
         install(Signal::SIGCHLD, handler, flags)?;
         // A KVM that interprets the kernel takes a quarter of a second for a round: then fewer have to do.
         let begun = std::time::Instant::now();
-        for _ in (0..100).take_while(|_| begun.elapsed() < Duration::from_secs(20)) {
+        for _ in (0..100).take_while(|_| begun.elapsed() < Duration::from_secs(10)) {
             spawn_child(|| 0)?;
             while waitpid(None, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) {}
             expect_eq!(waitpid(None, None), Err(Errno::ECHILD));

@@ -148,7 +148,7 @@ fn record(id: Id, make: bool) -> Option<&'static Lock<Record>> {
     records.get((id.index() & (CHUNK_SLOTS - 1)) as usize)
 }
 
-/// What is at `place`, or has just been made for it.
+/// The value at `place`, or one that has just been made for it.
 #[allow(unsafe_code)]
 fn needed<T>(place: &'static AtomicPtr<T>, make: Option<fn() -> Option<Box<T>>>) -> Option<&'static T> {
     // SAFETY: published below, and never freed.

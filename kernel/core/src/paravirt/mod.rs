@@ -1,5 +1,5 @@
-//! What KVM offers its guests beyond a processor: the choice among the offers, pages and words that a guest shares with
-//! it, and the arguments of its hypercalls. Machine access is behind [`Processor`]; tests play the host.
+//! The offers of KVM to its guests beyond a processor: the choice among them, pages and words that a guest shares with
+//! it, and the arguments of its hypercalls. Machine access is behind [`GuestProcessor`]; tests play the host.
 //!
 //! - [`offers`]: which offers there are, and how their pages are announced.
 //! - [`clock`]: the counter's frequency.
@@ -13,7 +13,7 @@ mod preempted;
 pub mod steal;
 
 pub use clock::ClockPage;
-pub use offers::{Offer, Offers, Processor};
+pub use offers::{GuestProcessor, Offer, Offers};
 pub use steal::StealWords;
 
 /// The word by which KVM says that the end of the interrupt in service need not be told.

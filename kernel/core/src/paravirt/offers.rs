@@ -19,8 +19,8 @@ const END_REGISTER: u32 = 0x4b56_4d04;
 /// With the address of a page: it is in use.
 const ENABLED: u64 = 1;
 
-/// What the choice asks of a processor.
-pub trait Processor {
+/// The parts of a processor that the choice looks at.
+pub trait GuestProcessor {
     /// EAX, EBX, ECX and EDX of a leaf of CPUID.
     fn leaf(&self, leaf: u32) -> [u32; 4];
 
@@ -67,7 +67,7 @@ pub struct Offers {
 
 /// KVM's first leaf, if that is the processor's hypervisor.
 #[must_use]
-pub fn kvm(processor: &impl Processor) -> Option<u32> {
+pub fn kvm(processor: &impl GuestProcessor) -> Option<u32> {
     if processor.leaf(1)[2] & HYPERVISOR == 0 {
         return None;
     }
@@ -85,7 +85,7 @@ impl Offers {
     }
 
     /// Takes what the processor's KVM offers, if that is its hypervisor.
-    pub fn find(&self, processor: &impl Processor) {
+    pub fn find(&self, processor: &impl GuestProcessor) {
         let Some(base) = kvm(processor) else { return };
         // Old versions say 0 for their last leaf.
         let last = processor.leaf(base)[0];
@@ -113,7 +113,7 @@ impl Offers {
 
     /// Announces the words about stolen time, and those about ends of interrupts, of the processor that runs this, by
     /// their physical addresses. An offer that it refuses is in use on none.
-    pub fn announce(&self, processor: &impl Processor, steal: u64, end: u64) {
+    pub fn announce(&self, processor: &impl GuestProcessor, steal: u64, end: u64) {
         let pages = [(Offer::StealTime, STEAL_REGISTER, steal), (Offer::End, END_REGISTER, end)];
         for (offer, register, address) in pages {
             if self.has(offer) && !processor.write_register(register, address | ENABLED) {
@@ -124,7 +124,12 @@ impl Offers {
 
     /// The frequency of the time-stamp counter, by the clock's page, which is at a physical address. The page is the
     /// host's for that long.
-    pub fn frequency_hz(&self, processor: &impl Processor, page: &ClockPage, address: u64) -> Option<u64> {
+    pub fn frequency_hz(
+        &self,
+        processor: &impl GuestProcessor,
+        page: &ClockPage,
+        address: u64,
+    ) -> Option<u64> {
         if !self.has(Offer::Clock) || !processor.write_register(CLOCK_REGISTER, address | ENABLED) {
             return None;
         }

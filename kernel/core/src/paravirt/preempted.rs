@@ -36,7 +36,7 @@ impl Preempted {
     }
 }
 
-/// What KVM does to the byte.
+/// KVM's own accesses to the byte.
 #[cfg(test)]
 impl Preempted {
     /// The host takes the processor away.

@@ -8,7 +8,7 @@ use crate::paravirt::preempted::Preempted;
 /// `/proc/stat` must not make the kernel wait for that.
 const LOOKS_MAX: u32 = 64;
 
-/// What the host writes (`struct kvm_steal_time`).
+/// The host's page (`struct kvm_steal_time`).
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct StealPage {

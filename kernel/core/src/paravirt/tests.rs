@@ -33,7 +33,7 @@ impl Controller {
         }
     }
 
-    /// What the kernel does at the end of a handler.
+    /// The kernel's part at the end of a handler.
     fn end(&mut self) {
         if !self.word.end() {
             self.leave();

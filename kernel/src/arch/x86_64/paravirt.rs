@@ -1,5 +1,5 @@
-//! The offers of KVM to its guests beyond a processor. The choice among them, the protocols, and a host that plays KVM to
-//! them, are in `kernel/core`'s `paravirt`; the machine's registers and hypercalls are here.
+//! The offers of KVM to its guests beyond a processor. The choice among them, the protocols, and a host that plays KVM
+//! to them, are in `kernel/core`'s `paravirt`; the machine's registers and hypercalls are here.
 //!
 //! `unsafe` here: registers by which pages are announced, and hypercalls.
 #![allow(unsafe_code)]
@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 use heddle_abi::boot::KEY_CLEAR_CPUID;
 use heddle_kernel_core::paravirt::{
-    CALL_INTERRUPTS, ClockPage, EndWord, Offer, Offers, Processor, StealWords, interrupt_set, offers,
+    CALL_INTERRUPTS, ClockPage, EndWord, GuestProcessor, Offer, Offers, StealWords, interrupt_set, offers,
 };
 
 use crate::arch::x86_64::local::MAX_CPUS;
@@ -28,7 +28,7 @@ struct OwnEndWord(EndWord);
 /// The processor that runs this.
 struct Own;
 
-impl Processor for Own {
+impl GuestProcessor for Own {
     fn leaf(&self, leaf: u32) -> [u32; 4] {
         let words = __cpuid(leaf);
         [words.eax, words.ebx, words.ecx, words.edx]

@@ -7,12 +7,12 @@
 //!
 //! # What a program gains where such faults are calls
 //! It can jump to the entry with anything in its registers. The fault is a call only if the program could execute a
-//! `syscall` at the address before the one in RCX ([`UserContext::strayed_call`]'s caller looks), and then it is the
-//! call that a jump to *that* address makes: the same number and arguments, the same address for filters and tracers,
-//! the same place to go on at. RCX and R11 are the program's own after a call anyway. R11 stands for the flags, of which
-//! it can set those that `popf` sets. Nothing else of the saved state comes from it, and the fault is one from user
-//! mode, so the kernel was not running. An interrupt, a signal or a tracer's stop between the instruction and the fault
-//! shows the entry as the program's address and goes on to the fault.
+//! `syscall` at the address before the one in RCX (the caller of [`UserContext::strayed_call`] looks), and then it is
+//! the call that a jump to *that* address makes: the same number and arguments, the same address for filters and
+//! tracers, the same place to go on at. RCX and R11 are the program's own after a call anyway. R11 stands for the
+//! flags, of which it can set those that `popf` sets. Nothing else of the saved state comes from it, and the fault is
+//! one from user mode, so the kernel was not running. An interrupt, a signal or a tracer's stop between the
+//! instruction and the fault shows the entry as the program's address and goes on to the fault.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 

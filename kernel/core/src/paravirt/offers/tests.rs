@@ -25,7 +25,7 @@ struct Host {
     /// Registers as they were written last.
     registers: RefCell<BTreeMap<u32, u64>>,
     clock: ClockPage,
-    /// What the host says when the clock's page is announced; 0 for nothing.
+    /// The frequency that the host writes when the clock's page is announced; 0 for none.
     hertz: u64,
 }
 
@@ -62,13 +62,13 @@ impl Host {
     }
 }
 
-impl Processor for Host {
+impl GuestProcessor for Host {
     fn leaf(&self, leaf: u32) -> [u32; 4] {
         self.leaves.get(&leaf).copied().unwrap_or_default()
     }
 
     fn write_register(&self, register: u32, value: u64) -> bool {
-        // What must be zero beside the bit that says that the page is in use: KVM wants the words' own alignment.
+        // Bits that must be zero beside the one that says that the page is in use: KVM wants the words' own alignment.
         let (offer, reserved) = match register {
             CLOCK_REGISTER => (Offer::Clock, 0b10),
             STEAL_REGISTER => (Offer::StealTime, 0x3e),
@@ -135,7 +135,7 @@ fn each_offer_has_its_bit() {
     for (bit, expected) in [(3, "clock"), (5, "steal-time"), (6, "end-of-interrupt"), (11, "interrupts")] {
         assert_eq!(in_use(&Host::kvm(0x4000_0000, 1 << bit).offers()), [expected]);
     }
-    // Who does not run is told by the words about stolen time.
+    // The words about stolen time tell which processors do not run.
     assert_eq!(in_use(&Host::kvm(0x4000_0000, 1 << 9).offers()), [""; 0]);
     assert_eq!(in_use(&Host::kvm(0x4000_0000, 1 << 9 | 1 << 5).offers()), ["steal-time", "flush"]);
 }

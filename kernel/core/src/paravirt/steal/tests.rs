@@ -3,7 +3,7 @@
 use super::*;
 
 impl StealWords {
-    /// What the host sees of the byte about the processor.
+    /// The byte about the processor, for the host.
     pub(in crate::paravirt) const fn byte(&self) -> &Preempted {
         &self.page.preempted
     }

@@ -19,7 +19,7 @@
 
 use crate::tlb::sync::{AtomicU64, Ordering};
 
-/// What of tags a processor has.
+/// The parts of tags that a processor has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// Its translations have tags.
@@ -130,7 +130,8 @@ impl<const N: usize> Tags<N> {
     }
 
     /// The tag of a table that this processor does not use, if what removal `number` took out is all of it that is not
-    /// good. Who forgets that there says so ([`Self::has_flushed`]); else the tag is flushed when the table is loaded.
+    /// good. A caller that forgets it there says so ([`Self::has_flushed`]); else the tag is flushed when the table is
+    /// loaded.
     #[must_use]
     pub fn behind(&self, table: usize, number: u64) -> Option<usize> {
         let is_it = |context: &Context| {

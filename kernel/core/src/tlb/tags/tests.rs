@@ -147,7 +147,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Table {
     number: usize,
     removals: Removals,
-    /// What its entries lead to: never the same twice.
+    /// The pages that its entries lead to: never the same twice.
     pages: [usize; PAGES],
 }
 
@@ -192,7 +192,7 @@ impl Machine {
         Some((seen, self.tables[table].pages[page]))
     }
 
-    /// What the kernel does about a removal: processors that use the table are told, the remover sees to its own.
+    /// The kernel's part in a removal: processors that use the table are told, the remover sees to its own.
     fn remove(&mut self, remover: usize, table: usize, page: usize) {
         self.tables[table].pages[page] = self.new_number();
         let (name, number) = (self.tables[table].number, self.tables[table].removals.add());
