@@ -4,12 +4,17 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use heddle_abi::control;
-use heddle_abi::control::{EndOfInput, HEADER_BYTES, OutOfMemory, Small, WindowSize, kind, stream};
-use heddle_kernel_core::fallible::resize_reserved;
+use heddle_abi::control::{
+    EndOfInput, Full, HEADER_BYTES, OutOfMemory, ShareChanged, Sink, Small, SpecialFile, WindowSize, kind,
+    stream,
+};
+use heddle_kernel_core::fallible::{extend_reserved, resize_reserved};
 use heddle_kernel_core::signal::{Information, Signal};
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::device::{Port, wait};
+use crate::error::Errno;
+use crate::fs::share;
 use crate::process::oom;
 use crate::signal::send_to_group;
 use crate::sync::SpinLock;
@@ -96,6 +101,21 @@ impl Host {
                     let _ = send_to_group(group, Information::kernel(signal));
                 }
             }
+            kind::SHARE_WATCHED | kind::SHARE_UNWATCHED => {
+                if let Some(folder) = control::parse_word(&payload) {
+                    share::watched(folder, message == kind::SHARE_WATCHED);
+                }
+            }
+            kind::SPECIAL_FILE_DONE => {
+                if let Some((number, error)) = SpecialFile::parse_done(&payload) {
+                    share::special::answer(number, error);
+                }
+            }
+            kind::SHARE_CHANGED => {
+                if let Some(changed) = ShareChanged::parse(&payload) {
+                    share::changed(&changed);
+                }
+            }
             // A host that knows more than this kernel.
             _ => {}
         }
@@ -153,6 +173,31 @@ pub async fn send_bytes(port: &Port, bytes: &[u8]) {
     };
     while port.write(fill).is_none() {
         wait(&port.changed, || port.has_room()).await;
+    }
+}
+
+/// A message of any length that a port's buffer takes.
+struct Bytes(Vec<u8>);
+
+impl Sink for Bytes {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        self.0.try_reserve(bytes.len()).map_err(|_| Full)?;
+        extend_reserved(&mut self.0, bytes);
+        Ok(())
+    }
+}
+
+/// Passes requests for FIFOs and sockets of shared folders on to the host.
+pub async fn ask_for_special_files(port: &'static Port) {
+    loop {
+        wait(&share::special::REQUESTED, share::special::has_request).await;
+        let Some(request) = share::special::take_request() else { continue };
+        let mut message = Bytes(Vec::new());
+        let fields = SpecialFile { path: &request.path, ..request.fields };
+        match fields.put(&mut message) {
+            Ok(()) => send_bytes(port, &message.0).await,
+            Err(Full) => share::special::answer(request.fields.number, Errno::ENOMEM.0.into()),
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Files and directories of a shared folder.
 
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::any::Any;
 
+use heddle_kernel_core::ninep::knowledge::Question;
 use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, MessageWriter, Reader, kind, set};
 use linux_raw_sys::general as linux;
 
@@ -11,24 +11,30 @@ use crate::device::share::GiveUp;
 use crate::error::Errno;
 use crate::fs::dentry::copy_name;
 use crate::fs::inode::{
-    Contents, Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics,
-    Timestamp,
+    Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics, Timestamp,
 };
 use crate::fs::lock::FileLocks;
 use crate::fs::share::file::SharedFile;
-use crate::fs::share::state::FileState;
-use crate::fs::share::{CHUNK, Fid};
+use crate::fs::share::handle::Handle;
+use crate::fs::share::names::{KnownName, NameQuestion};
+use crate::fs::share::state::{FileState, Outcome};
+use crate::fs::share::{Fid, Server, handle, listing};
 use crate::fs::{Dentry, File, FileType, StatusFlags};
 use crate::memory::fallible;
 use crate::process::Thread;
+use crate::sync::SpinLock;
 
 /// A file, by a handle that is never opened.
 pub struct SharedNode {
     pub(super) fid: Fid,
-    kind: FileType,
-    number: u64,
-    /// The file's state, from the first time that this node needed it.
-    state: spin::Once<Arc<FileState>>,
+    pub(super) kind: FileType,
+    pub(super) number: u64,
+    /// The file's state.
+    pub(super) state: Arc<FileState>,
+    /// A name of it.
+    pub(super) entry: SpinLock<Weak<Dentry>>,
+    /// The handle by which the guest created the file, for whoever opens it first.
+    pub(super) created: SpinLock<Option<Fid>>,
 }
 
 fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
@@ -36,11 +42,49 @@ fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
 }
 
 impl SharedNode {
-    /// The node of a handle.
-    pub(super) fn new(fid: Fid) -> Result<Arc<Self>, Errno> {
-        let attributes = attributes(&fid)?;
+    /// The node of a handle, about which the question was put before it was made.
+    pub(super) fn new(fid: Fid, question: &Question) -> Result<Arc<Self>, Errno> {
+        let attributes = attributes(GiveUp::Forget, &fid)?;
+        Self::with_attributes(fid, question, &attributes)
+    }
+
+    pub(super) fn with_attributes(
+        fid: Fid,
+        question: &Question,
+        attributes: &Attributes,
+    ) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
-        fallible::try_arc(Self { fid, kind, number: attributes.number, state: spin::Once::new() })
+        let state = fid.server.state_of(attributes.number)?;
+        state.learn(question, attributes);
+        let (created, entry) = (SpinLock::new(None), SpinLock::new(Weak::new()));
+        fallible::try_arc(Self { fid, kind, number: attributes.number, state, entry, created })
+    }
+
+    /// The server.
+    pub(super) fn server(&self) -> &Arc<Server> {
+        &self.fid.server
+    }
+
+    /// Asks the host for the attributes.
+    ///
+    /// # Errors
+    /// The host's; `ESTALE` if it has another file of that name.
+    fn ask(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
+        let question = self.server().question();
+        let attributes = attributes(give_up, &self.fid)?;
+        if attributes.number != self.number {
+            return Err(Errno::ESTALE);
+        }
+        self.state.learn(&question, &attributes);
+        Ok(attributes)
+    }
+
+    /// Makes sure that what is kept of this directory's names is right.
+    ///
+    /// # Errors
+    /// Those of asking the host.
+    pub(super) fn refresh(&self) -> Result<(), Errno> {
+        if self.state.is_current(self.server()) { Ok(()) } else { self.ask(GiveUp::Forget).map(drop) }
     }
 
     /// Another node as one of this folder.
@@ -50,22 +94,13 @@ impl SharedNode {
         if Arc::ptr_eq(&other.fid.server, &self.fid.server) { Ok(other) } else { Err(Errno::EXDEV) }
     }
 
-    /// The file's state.
-    pub(super) fn state(&self) -> Result<&Arc<FileState>, Errno> {
-        if let Some(state) = self.state.get() {
-            return Ok(state);
-        }
-        let state = self.fid.server.state_of(self.number, true)?.ok_or(Errno::ENOMEM)?;
-        Ok(self.state.call_once(|| state))
-    }
-
     /// Device and inode number.
     pub(super) fn identity(&self) -> (u64, u64) {
         (self.fid.server.device, self.number)
     }
 
     /// A request about this file whose reply says nothing.
-    fn tell(&self, request: u8, rest: impl FnOnce(&mut MessageWriter<'_>)) -> Result<(), Errno> {
+    pub(super) fn tell(&self, request: u8, rest: impl FnOnce(&mut MessageWriter<'_>)) -> Result<(), Errno> {
         let write = |writer: &mut MessageWriter<'_>| {
             writer.u32(self.fid.number);
             rest(writer);
@@ -73,7 +108,24 @@ impl SharedNode {
         self.fid.server.call(request, write, |_| Ok(()))
     }
 
-    fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
+    pub(super) fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
+        self.state.change(self.server());
+        let mut result = self.ask_to_set(valid, change, size);
+        if result == Err(Errno::ENXIO)
+            && let Some(permissions) = change.permissions
+        {
+            // QEMU opens no special file, which it would have to for its permissions.
+            result = self.change_special(storable(permissions, false));
+            let rest = valid & !set::MODE;
+            if result.is_ok() && rest != 0 {
+                result = self.ask_to_set(rest, change, size);
+            }
+        }
+        self.state.change(self.server());
+        result
+    }
+
+    fn ask_to_set(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
         let time = |time: Option<Timestamp>| {
             time.map_or([0; 2], |time| [time.seconds as u64, time.nanoseconds.into()])
         };
@@ -92,55 +144,114 @@ impl SharedNode {
 
     /// Changes the length.
     pub(super) fn truncate(&self, size: u64) -> Result<(), Errno> {
-        self.set_attributes(set::SIZE, &InodeChange::default(), size)
+        self.set_attributes(set::SIZE, &InodeChange::default(), size)?;
+        self.state.set_size(self.server(), size);
+        Ok(())
     }
 
-    /// The length in bytes.
-    pub(super) fn size(&self) -> Result<u64, Errno> {
-        Ok(attributes(&self.fid)?.size)
+    /// The length in bytes. The host does not know a file whose name was removed; then it is what it was.
+    pub(super) fn size(&self, give_up: GiveUp) -> Result<u64, Errno> {
+        match self.state.current_size(self.server()) {
+            Some(size) => Ok(size),
+            None => self.asked_size(give_up),
+        }
     }
 
-    /// The length in bytes; a thread that is killed waits for the answer all the same, because it has pages to store.
-    pub(super) fn size_for_sure(&self) -> Result<u64, Errno> {
-        Ok(attributes_or(GiveUp::Never, &self.fid)?.size)
-    }
-}
-
-impl SharedNode {
-    /// Creates a FIFO or a socket in this directory.
-    fn create_node(&self, name: &[u8], mode: u32, gid: u32) -> Result<(), Errno> {
-        self.tell(kind::MKNOD, |writer| {
-            writer.string(name);
-            for field in [mode, 0, 0, gid] {
-                writer.u32(field);
-            }
-        })
-    }
-
-    /// Makes a user the owner of what it has just created. A host that runs the machine as an ordinary user owns all
-    /// that is made here, and refuses.
-    fn give_to(&self, uid: u32) {
-        if uid != SERVER_UID {
-            let change = InodeChange { uid: Some(uid), ..InodeChange::default() };
-            let _ = self.set_attributes(set::UID, &change, 0);
+    /// The same, as the host has it now.
+    pub(super) fn asked_size(&self, give_up: GiveUp) -> Result<u64, Errno> {
+        match self.ask(give_up) {
+            Ok(attributes) => Ok(attributes.size),
+            Err(Errno::EINTR) => Err(Errno::EINTR),
+            Err(error) => self.state.last().map(|last| last.size).ok_or(error),
         }
     }
 }
 
-/// The user as whom the host was told that the requests are made.
-const SERVER_UID: u32 = 0;
+/// Names.
+impl SharedNode {
+    /// An entry of this node.
+    pub(super) fn entry_at(
+        self: &Arc<Self>,
+        directory: &Arc<Dentry>,
+        name: &[u8],
+    ) -> Result<Arc<Dentry>, Errno> {
+        let entry = Dentry::new(self.clone(), Some(directory.clone()), name)?;
+        let old = core::mem::replace(&mut *self.entry.lock(), Arc::downgrade(&entry));
+        drop(old);
+        Ok(entry)
+    }
+
+    /// Keeps an entry that the host has said to be there, if there is memory for it.
+    fn keep(&self, name: &[u8], entry: &Arc<Dentry>, asked: &NameQuestion) {
+        let (mut is_new, mut old) = (false, None);
+        self.state.answer_name(asked, |names| {
+            if let Ok(kept) = names.insert(name, entry.clone()) {
+                (is_new, old) = kept;
+            }
+        });
+        drop(old);
+        self.server().count_names(isize::from(is_new));
+        self.server().make_room();
+    }
+
+    /// Whether the host still has this file by this node's name, by asking unless both are known.
+    fn is_there(&self, is_name_current: bool) -> Result<bool, Errno> {
+        if is_name_current && self.state.is_current(self.server()) {
+            return Ok(true);
+        }
+        match self.ask(GiveUp::Forget) {
+            Ok(_) => Ok(true),
+            Err(Errno::EINTR) => Err(Errno::EINTR),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Has the host change the name `name` in this directory, and notes what has become of it.
+    fn change_name(
+        &self,
+        name: &[u8],
+        outcome: Outcome<'_>,
+        ask: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let began = self.state.change(self.server());
+        match ask() {
+            Ok(()) => self.state.changed_name(self.server(), began, name, outcome),
+            Err(error) => {
+                self.state.changed_name(self.server(), began, name, Outcome::Unknown);
+                if error == Errno::EINTR {
+                    // It may still happen.
+                    self.state.doubt(self.server());
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the host for a name in this directory.
+    fn walk(&self, this: &Arc<Dentry>, name: &[u8], asked: &NameQuestion) -> Result<Arc<Dentry>, Errno> {
+        let fid = match self.fid.walk(Some(name)) {
+            Ok(fid) => fid,
+            Err(Errno::ENOENT) => {
+                // One that is not kept is asked for again.
+                self.state.answer_name(asked, |names| _ = names.insert_absent(name));
+                return Err(Errno::ENOENT);
+            }
+            Err(error) => return Err(error),
+        };
+        let entry = Self::new(fid, &asked.question)?.entry_at(this, name)?;
+        self.keep(name, &entry, asked);
+        Ok(entry)
+    }
+}
 
 /// Permissions as they are stored on the host: a program of the guest must not leave one there that runs with the
 /// rights of the host's user. The bit of a directory only says which group its files get.
-const fn storable(permissions: u32, is_directory: bool) -> u32 {
+pub(super) const fn storable(permissions: u32, is_directory: bool) -> u32 {
     permissions & !if is_directory { linux::S_ISUID } else { linux::S_ISUID | linux::S_ISGID }
 }
 
-fn attributes(fid: &Fid) -> Result<Attributes, Errno> {
-    attributes_or(GiveUp::Forget, fid)
-}
-
-fn attributes_or(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
+pub(super) fn attributes(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
     let write = |writer: &mut MessageWriter<'_>| {
         writer.u32(fid.number);
         writer.u64(GETATTR_BASIC);
@@ -159,8 +270,10 @@ impl Inode for SharedNode {
 
     fn metadata(&self) -> Metadata {
         let device = self.fid.server.device;
-        // The host may have removed it; what is left is what it was.
-        let Ok(attributes) = attributes(&self.fid) else {
+        let known = self.state.current(self.server()).ok_or(Errno::ENODATA);
+        // The name may be gone; what is left is what the file was.
+        let last = || self.state.last().ok_or(Errno::ENOENT);
+        let Ok(attributes) = known.or_else(|_| self.ask(GiveUp::Forget)).or_else(|_| last()) else {
             return Metadata { device, links: 0, ..Metadata::anonymous(self.kind, self.number) };
         };
         Metadata {
@@ -197,107 +310,72 @@ impl Inode for SharedNode {
     }
 
     fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
-        Dentry::new(Self::new(self.fid.walk(Some(name))?)?, Some(this.clone()), name)
+        self.refresh()?;
+        let asked = self.state.ask_name(self.server());
+        match self.state.find_name(name) {
+            KnownName::Absent => return Err(Errno::ENOENT),
+            // A directory that was found by another way since has another path, and so have the files in it.
+            KnownName::Present { entry, is_current }
+                if entry.parent().is_some_and(|parent| Arc::ptr_eq(&parent, this))
+                    && self.sibling(&entry.node)?.is_there(is_current)? =>
+            {
+                if !is_current {
+                    self.keep(name, &entry, &asked);
+                }
+                return Ok(entry);
+            }
+            _ => {}
+        }
+        self.walk(this, name, &asked)
     }
 
     fn list(&self, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
-        let server = &self.fid.server;
-        let open = self.fid.walk(None)?;
-        let flags = linux::O_RDONLY | linux::O_DIRECTORY;
-        let write = |writer: &mut MessageWriter<'_>| {
-            writer.u32(open.number);
-            writer.u32(flags);
-        };
-        server.call(kind::OPEN, write, |_| Ok(()))?;
-        let mut next = cookie;
-        loop {
-            let write = |writer: &mut MessageWriter<'_>| {
-                writer.u32(open.number);
-                writer.u64(next);
-                writer.u32(CHUNK as u32);
-            };
-            // Copied, because `visit` may ask the server too.
-            let read = |reader: &mut Reader<'_>| {
-                let length = reader.u32()? as usize;
-                Ok(fallible::try_to_vec(reader.bytes(length)?))
-            };
-            let listing: Vec<u8> = server.call(kind::READDIR, write, read)??;
-            if listing.is_empty() {
-                return Ok(());
-            }
-            let mut reader = Reader::of_fields(&listing);
-            while !reader.is_empty() {
-                let entry =
-                    heddle_kernel_core::ninep::DirectoryEntry::read(&mut reader).map_err(Errno::from)?;
-                next = entry.next;
-                if matches!(entry.name, b"." | b"..") {
-                    continue;
-                }
-                let kind = FileType::from_mode(u32::from(entry.kind) << 12).unwrap_or(FileType::Regular);
-                let listed = Listed { name: entry.name, inode: entry.number, kind, next: entry.next };
-                if !visit(listed) {
-                    return Ok(());
-                }
-            }
-        }
+        listing::list(self, cookie, visit)
     }
 
     fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
-        let is_directory = matches!(creation.contents, Contents::Directory);
-        let permissions = storable(creation.permissions, is_directory);
-        let gid = creation.credentials.fsgid;
-        match creation.contents {
-            Contents::Regular => {
-                // The handle becomes the new file's, opened; a node wants one that is not.
-                let fid = self.fid.walk(None)?;
-                let write = |writer: &mut MessageWriter<'_>| {
-                    writer.u32(fid.number);
-                    writer.string(name);
-                    writer.u32(linux::O_RDWR | linux::O_CREAT | linux::O_EXCL);
-                    writer.u32(permissions);
-                    writer.u32(gid);
-                };
-                self.fid.server.call(kind::CREATE, write, |_| Ok(()))?;
-            }
-            Contents::Directory => self.tell(kind::MKDIR, |writer| {
-                writer.string(name);
-                writer.u32(permissions);
-                writer.u32(gid);
-            })?,
-            Contents::Symlink(target) => self.tell(kind::SYMLINK, |writer| {
-                writer.string(name);
-                writer.string(target);
-                writer.u32(gid);
-            })?,
-            Contents::Fifo => self.create_node(name, linux::S_IFIFO | permissions, gid)?,
-            Contents::Socket => self.create_node(name, linux::S_IFSOCK | permissions, gid)?,
-            Contents::Device(..) => return Err(Errno::EPERM),
+        let server = self.server();
+        let began = self.state.change(server);
+        let made = self.ask_to_create(this, name, creation);
+        let outcome = made.as_ref().map_or(Outcome::Unknown, Outcome::Present);
+        self.state.changed_name(server, began, name, outcome);
+        match &made {
+            Ok(_) => server.make_room(),
+            // It may still happen.
+            Err(Errno::EINTR) => self.state.doubt(server),
+            Err(_) => {}
         }
-        let entry = self.lookup(this, name)?;
-        let made = self.sibling(&entry.node)?;
-        if matches!(creation.contents, Contents::Fifo | Contents::Socket) {
-            self.fid.server.forget(made.number);
-        }
-        made.give_to(creation.credentials.fsuid);
-        Ok(entry)
+        made
     }
 
     fn link(&self, _: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
         let node = self.sibling(node)?;
-        self.tell(kind::LINK, |writer| {
-            writer.u32(node.fid.number);
-            writer.string(name);
-        })
+        node.state.change(self.server());
+        // The entry of the new name is made when it is looked up.
+        self.change_name(name, Outcome::Unknown, || {
+            self.tell(kind::LINK, |writer| {
+                writer.u32(node.fid.number);
+                writer.string(name);
+            })
+        })?;
+        node.state.count_name(self.server(), true);
+        Ok(())
     }
 
     fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
         let name = entry.name()?;
-        let flags = if entry.node.kind() == FileType::Directory { linux::AT_REMOVEDIR } else { 0 };
-        self.tell(kind::UNLINKAT, |writer| {
-            writer.string(&name);
-            writer.u32(flags);
+        let node = self.sibling(&entry.node)?;
+        let flags = if node.kind == FileType::Directory { linux::AT_REMOVEDIR } else { 0 };
+        handle::keep_open(&node);
+        node.state.change(self.server());
+        self.change_name(&name, Outcome::Absent, || {
+            self.tell(kind::UNLINKAT, |writer| {
+                writer.string(&name);
+                writer.u32(flags);
+            })
         })?;
         entry.mark_removed();
+        node.state.count_name(self.server(), false);
         Ok(())
     }
 
@@ -311,12 +389,40 @@ impl Inode for SharedNode {
             Rename::Keep => {}
             Rename::Exchange => return Err(Errno::EINVAL),
         }
-        self.tell(kind::RENAMEAT, |writer| {
-            writer.string(&old_name);
-            writer.u32(target.fid.number);
-            writer.string(name);
+        let replaced = match target.lookup(to, name) {
+            Err(Errno::EINTR) => return Err(Errno::EINTR),
+            replaced => replaced.ok(),
+        };
+        let replaced_node = replaced.as_ref().map(|entry| self.sibling(&entry.node)).transpose()?;
+        let moved = self.sibling(&entry.node)?;
+        if let Some(node) = &replaced_node {
+            if node.number == moved.number {
+                // Two names of one file: nothing is to be done, as rename(2) says.
+                return Ok(());
+            }
+            handle::keep_open(node);
+            node.state.change(self.server());
+        }
+        moved.state.change(self.server());
+        target.change_name(name, Outcome::Present(entry), || {
+            self.change_name(&old_name, Outcome::Absent, || {
+                self.tell(kind::RENAMEAT, |writer| {
+                    writer.string(&old_name);
+                    writer.u32(target.fid.number);
+                    writer.string(name);
+                })
+            })
         })?;
         drop(entry.set_position(to.clone(), new_name));
+        moved.state.change(self.server());
+        if moved.kind == FileType::Directory {
+            // Announcements of the host may be on their way with the old path.
+            self.server().has_gaps();
+        }
+        if let (Some(entry), Some(node)) = (replaced, replaced_node) {
+            entry.mark_removed();
+            node.state.count_name(self.server(), false);
+        }
         Ok(())
     }
 
@@ -343,15 +449,8 @@ impl Inode for SharedNode {
         if valid == 0 { Ok(()) } else { self.set_attributes(valid, change, 0) }
     }
 
-    fn locks(&self, make: bool) -> Result<Option<&FileLocks>, Errno> {
-        if make {
-            return Ok(Some(&self.state()?.locks));
-        }
-        if self.state.get().is_none() {
-            let Some(state) = self.fid.server.state_of(self.number, false)? else { return Ok(None) };
-            self.state.call_once(|| state);
-        }
-        Ok(self.state.get().map(|state| &state.locks))
+    fn locks(&self, _: bool) -> Result<Option<&FileLocks>, Errno> {
+        Ok(Some(&self.state.locks))
     }
 
     fn bind_socket(&self, socket: Weak<dyn File>) -> Result<(), Errno> {
@@ -370,28 +469,45 @@ impl Inode for SharedNode {
             FileType::Regular => {}
             FileType::Directory => return Ok(fallible::try_arc(SharedFile::directory(self))?),
             FileType::Symlink => return Err(Errno::ELOOP),
-            FileType::Fifo => return self.state()?.pipe()?.open_end(opening.flags),
+            FileType::Fifo => return self.state.pipe()?.open_end(opening.flags),
             _ => return Err(Errno::ENXIO),
         }
-        let fid = self.fid.walk(None)?;
-        let access = match opening.flags {
-            flags if flags.contains(StatusFlags::EXECUTE) => linux::O_RDONLY,
-            flags => flags.bits() & linux::O_ACCMODE,
+        let is_executed = opening.flags.contains(StatusFlags::EXECUTE);
+        let access = if is_executed { linux::O_RDONLY } else { opening.flags.bits() & linux::O_ACCMODE };
+        // A program that runs must stay to be had, whatever becomes of the name.
+        let may_be_lazy = access == linux::O_RDONLY && !is_executed;
+        let lazy = if may_be_lazy { Handle::lazy(&self)? } else { None };
+        let handle = match lazy {
+            Some(handle) => handle,
+            None => self.open_on_host(access, opening)?,
         };
-        let write = |writer: &mut MessageWriter<'_>| {
-            writer.u32(fid.number);
-            writer.u32(access);
-        };
-        fid.server.call(kind::OPEN, write, |_| Ok(()))?;
-        let fid = fallible::try_arc(fid)?;
         let stores = opening.flags.contains(StatusFlags::RDWR);
-        let file = fallible::try_arc(SharedFile::regular(self.clone(), fid, stores))?;
+        let file = fallible::try_arc(SharedFile::regular(self.clone(), handle, stores))?;
         // Last, because nobody would take it back.
-        if opening.flags.contains(StatusFlags::EXECUTE) {
-            self.state()?.begin_executing()?;
+        if is_executed {
+            self.state.begin_executing()?;
         } else if opening.flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) {
-            self.state()?.begin_writing()?;
+            self.state.begin_writing()?;
         }
         Ok(file)
+    }
+}
+
+impl SharedNode {
+    fn open_on_host(self: &Arc<Self>, access: u32, opening: &Opening<'_>) -> Result<Arc<Handle>, Errno> {
+        let created = self.created.lock().take();
+        let fid = match created {
+            Some(fid) => Ok(fid),
+            None => handle::open(self, access),
+        };
+        if matches!(fid, Err(Errno::ESTALE | Errno::ENOENT)) {
+            // The name is to be looked up anew.
+            self.state.expire(self.server());
+            let entry = &opening.place.entry;
+            if let Some(above) = entry.parent() {
+                self.sibling(&above.node)?.state.forget_entry(self.server(), entry);
+            }
+        }
+        Handle::opened(self.clone(), fid?)
     }
 }

@@ -1,49 +1,87 @@
 //! The guest's state of a file in a shared folder, the same for all nodes of that file.
 
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, Ordering};
 
+use heddle_kernel_core::ninep::Attributes;
+use heddle_kernel_core::ninep::knowledge::{Judgement, Knowledge, Question};
+
 use crate::error::Errno;
+use crate::fs::Dentry;
 use crate::fs::lock::FileLocks;
 use crate::fs::pipe::Pipe;
-use crate::fs::share::Fid;
+use crate::fs::share::Server;
+use crate::fs::share::handle::{Handle, LazyHandles};
+use crate::fs::share::mapped::Mapped;
+use crate::fs::share::names::{KnownName, NameQuestion, Names, TAKEN_MAX};
 use crate::fs::share::node::SharedNode;
-use crate::fs::share::pages::{Mapped, SharedPages};
-use crate::memory::{MapSource, fallible, writeback};
+use crate::fs::share::pages::SharedPages;
+use crate::memory::space::unmap_shared;
+use crate::memory::{MapSource, writeback};
+use crate::sched;
+use crate::sched::Priority;
 use crate::sched::detour::{DetourGuard, DetourLock};
 use crate::sync::SpinLock;
+use crate::time::{NS_PER_SECOND, realtime_ns};
 
-/// The state of a file while somebody has it open.
+/// The state of a file, while it has a node.
 pub struct FileState {
+    server: Weak<Server>,
+    number: u64,
+    /// The moment at which it was made.
+    pub born: u64,
     /// The advisory locks.
     pub locks: FileLocks,
     /// Open descriptions that may write; below zero, how many programs run from it.
     writers: AtomicI32,
     /// The pipe of a FIFO, while somebody has it open.
     pipe: SpinLock<Weak<Pipe>>,
-    mapped: SpinLock<Mappings>,
+    mapped: SpinLock<Weak<Mapped>>,
     /// Whoever reads or writes bytes holds it, until the host has answered: others see all of a write or nothing of it,
     /// and what the host has and what is kept of it here change in the same order.
     contents: DetourLock,
+    kept: SpinLock<CachedFile>,
+    /// The bytes that are kept.
+    pub pages: SharedPages,
+    pub lazy: SpinLock<LazyHandles>,
 }
 
-/// The pages of the file, from the first mapping on until the last is gone and what was written is stored.
+/// The things kept of a file besides its bytes.
 #[derive(Default)]
-struct Mappings {
-    pages: Option<Arc<SharedPages>>,
-    source: Weak<Mapped>,
-    /// How many sources there are whose end is not complete.
-    sources: usize,
+struct CachedFile {
+    attributes: Knowledge,
+    names: Names,
+}
+
+fn wall_seconds() -> u64 {
+    realtime_ns() / NS_PER_SECOND
+}
+
+/// The result of the guest's own change for a name.
+pub enum Outcome<'a> {
+    /// It is this entry now.
+    Present(&'a Arc<Dentry>),
+    /// It is gone.
+    Absent,
+    /// Nobody knows.
+    Unknown,
 }
 
 impl FileState {
-    pub fn new() -> Self {
+    pub fn new(server: &Arc<Server>, number: u64) -> Self {
         Self {
+            server: Arc::downgrade(server),
+            number,
+            born: server.next_moment(),
             locks: FileLocks::new(),
             writers: AtomicI32::new(0),
             pipe: SpinLock::new(Weak::new()),
-            mapped: SpinLock::new(Mappings::default()),
+            mapped: SpinLock::new(Weak::new()),
             contents: DetourLock::new(),
+            kept: SpinLock::new(CachedFile::default()),
+            pages: SharedPages::new(),
+            lazy: SpinLock::new(LazyHandles::default()),
         }
     }
 
@@ -96,54 +134,211 @@ impl FileState {
         Ok(pipe)
     }
 
-    /// The file's pages, if it is mapped.
-    pub fn pages(&self) -> Option<Arc<SharedPages>> {
-        self.mapped.lock().pages.clone()
-    }
-
     /// The source of the file's mappings.
     pub fn source(&self) -> Option<Arc<dyn MapSource>> {
-        let source = self.mapped.lock().source.upgrade()?;
+        let source = self.mapped.lock().upgrade()?;
         Some(source)
     }
 
     /// The same, made for the first of them.
     pub fn map(
-        self: &Arc<Self>,
+        &self,
         node: &Arc<SharedNode>,
-        fid: &Arc<Fid>,
+        handle: &Arc<Handle>,
         may_write: bool,
     ) -> Result<Arc<dyn MapSource>, Errno> {
-        // The host is not asked with the lock held.
-        let size = node.size()?;
+        // A mapped file must stay to be had, whatever becomes of the name.
+        handle.fid()?;
         let mut mapped = self.mapped.lock();
-        let pages = match &mapped.pages {
-            Some(pages) => pages.clone(),
-            None => SharedPages::new(node.clone(), fid.clone(), size)?,
+        let known = mapped.upgrade();
+        let is_new = known.is_none();
+        let source = match known {
+            Some(source) => source,
+            None => Mapped::new(node.clone(), handle.clone())?,
         };
-        if may_write {
-            pages.store_by(fid);
-        }
-        if let Some(source) = mapped.source.upgrade() {
-            return Ok(source);
-        }
-        // One that is dropped counts itself out, so there must be none that was not counted in.
-        let source = fallible::try_arc_with(|| Mapped::new(self.clone(), pages.clone()))?;
-        mapped.sources += 1;
-        mapped.source = Arc::downgrade(&source);
-        mapped.pages = Some(pages);
+        *mapped = Arc::downgrade(&source);
         drop(mapped);
+        if may_write {
+            source.store_by(handle);
+        }
         let source: Arc<dyn MapSource> = source;
-        writeback::register(&source)?;
+        if is_new {
+            writeback::register(&source)?;
+        }
         Ok(source)
     }
+}
 
-    /// A source is at its end, and what was written by it is stored.
-    pub fn unmapped(&self) {
-        let mut mapped = self.mapped.lock();
-        mapped.sources -= 1;
-        let last = if mapped.sources == 0 { mapped.pages.take() } else { None };
-        drop(mapped);
-        drop(last);
+impl FileState {
+    /// The attributes, if no question is needed.
+    pub fn current(&self, server: &Server) -> Option<Attributes> {
+        self.kept.lock().attributes.current(&server.horizon()).copied()
+    }
+
+    /// Whether the names that are kept, and the length, need no question.
+    pub fn is_current(&self, server: &Server) -> bool {
+        self.kept.lock().attributes.is_current_but_for_own_changes(&server.horizon())
+    }
+
+    /// The length, if no question is needed.
+    pub fn current_size(&self, server: &Server) -> Option<u64> {
+        let kept = self.kept.lock();
+        let is_current = kept.attributes.is_current_but_for_own_changes(&server.horizon());
+        kept.attributes.last().filter(|_| is_current).map(|known| known.size)
+    }
+
+    /// The attributes as they were last.
+    pub fn last(&self) -> Option<Attributes> {
+        self.kept.lock().attributes.last().copied()
+    }
+
+    /// Keeps the server's answer.
+    pub fn learn(&self, question: &Question, answer: &Attributes) {
+        let mut kept = self.kept.lock();
+        if kept.attributes.learn(question, answer) == Judgement::Same {
+            return;
+        }
+        let listing = kept.names.distrust();
+        drop(kept);
+        drop(listing);
+        self.pages.distrust();
+        if let Some(source) = self.source() {
+            // Whoever has old pages mapped asks for them anew. Without memory for that they go on with the old ones.
+            let _ = sched::spawn(Priority::KERNEL, async move {
+                unmap_shared(&source, 0..u64::MAX).await;
+            });
+        }
+    }
+
+    /// Notes a change by the guest, before it is asked for and when it is done; the moment.
+    pub fn change(&self, server: &Server) -> u64 {
+        let moment = server.next_moment();
+        self.kept.lock().attributes.change(moment, wall_seconds());
+        moment
+    }
+
+    /// The guest has made the file this long. An answer to an earlier question does not count from here on.
+    pub fn set_size(&self, server: &Server, size: u64) {
+        let mut kept = self.kept.lock();
+        kept.attributes.change(server.next_moment(), wall_seconds());
+        kept.attributes.set_size(size);
+    }
+
+    /// The guest has written up to this place, likewise.
+    pub fn grow(&self, server: &Server, end: u64) {
+        let mut kept = self.kept.lock();
+        kept.attributes.change(server.next_moment(), wall_seconds());
+        kept.attributes.grow(end);
+    }
+
+    /// The file has a name more, or one less.
+    pub fn count_name(&self, server: &Server, more: bool) {
+        let moment = server.next_moment();
+        let mut kept = self.kept.lock();
+        kept.attributes.change(moment, wall_seconds());
+        kept.attributes.count_name(more);
+    }
+
+    /// The next use is to ask.
+    pub fn expire(&self, server: &Server) {
+        let moment = server.next_moment();
+        self.kept.lock().attributes.expire(moment);
+    }
+
+    /// Relies on nothing any more: a change was asked for, and may happen at any time.
+    pub fn doubt(&self, server: &Server) {
+        let moment = server.next_moment();
+        let mut kept = self.kept.lock();
+        kept.attributes.forget(moment);
+        let listing = kept.names.distrust();
+        drop(kept);
+        drop(listing);
+    }
+}
+
+/// Names.
+impl FileState {
+    /// The state of a name, as far as it is kept.
+    pub fn find_name(&self, name: &[u8]) -> KnownName {
+        self.kept.lock().names.find(name)
+    }
+
+    /// The listing, if it is kept.
+    pub fn listing(&self) -> Option<Arc<Vec<u8>>> {
+        self.kept.lock().names.listing()
+    }
+
+    /// A question about a name.
+    pub fn ask_name(&self, server: &Server) -> NameQuestion {
+        let question = server.question();
+        NameQuestion { question, generation: self.kept.lock().names.generation() }
+    }
+
+    /// Keeps an answer, unless the directory has changed since the question.
+    pub fn answer_name(&self, asked: &NameQuestion, update: impl FnOnce(&mut Names)) {
+        let mut kept = self.kept.lock();
+        let is_kept = kept.attributes.changed_at() <= asked.question.begun
+            && kept.names.generation() == asked.generation;
+        if is_kept {
+            update(&mut kept.names);
+        }
+    }
+
+    /// Ends a change of a name in this directory that began at a moment. If others changed the directory meanwhile,
+    /// nobody knows whose change came last.
+    pub fn changed_name(&self, server: &Server, began: u64, name: &[u8], outcome: Outcome<'_>) {
+        let moment = server.next_moment();
+        let mut kept = self.kept.lock();
+        let is_alone = kept.attributes.changed_at() == began;
+        kept.attributes.change(moment, wall_seconds());
+        let listing = kept.names.set_listing(None);
+        let mut old = kept.names.remove(name);
+        let mut count = -isize::from(old.is_some());
+        match outcome {
+            Outcome::Present(entry) if is_alone => {
+                count += isize::from(kept.names.insert(name, entry.clone()).is_ok());
+            }
+            Outcome::Absent if is_alone => {
+                // One that is not kept is asked for.
+                let _ = kept.names.insert_absent(name);
+            }
+            _ => {}
+        }
+        drop(kept);
+        server.count_names(count);
+        drop((listing, old.take()));
+    }
+
+    /// Somebody else may have changed a name in this directory.
+    pub fn distrust_name(&self, name: &[u8]) {
+        let mut kept = self.kept.lock();
+        kept.names.distrust_name(name);
+        let listing = kept.names.set_listing(None);
+        drop(kept);
+        drop(listing);
+    }
+
+    /// Forgets an entry, if it is still the one of its name.
+    pub fn forget_entry(&self, server: &Server, entry: &Arc<Dentry>) {
+        let old = self.kept.lock().names.remove_entry(entry);
+        server.count_names(-isize::from(old.is_some()));
+        drop(old);
+    }
+
+    /// Forgets some names; whether there were any.
+    pub fn forget_names(&self, server: &Server, forced: bool) -> bool {
+        let taken = self.kept.lock().names.take_some(forced);
+        let count = taken.iter().flatten().count();
+        server.count_names(-(count as isize));
+        debug_assert!(count <= TAKEN_MAX);
+        count > 0
+    }
+}
+
+impl Drop for FileState {
+    fn drop(&mut self) {
+        let Some(server) = self.server.upgrade() else { return };
+        self.pages.hand_over(&server);
+        server.forget_state(self.number);
     }
 }

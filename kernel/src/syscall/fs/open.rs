@@ -255,7 +255,21 @@ pub fn open_to_append(thread: &Arc<Thread>, path: &[u8]) -> Result<Arc<OpenFile>
     open_path(thread, linux::AT_FDCWD, path, &request).map(|opened| opened.open)
 }
 
+/// Opens a file by its path. `ESTALE` is a shared folder's word for a name that the host has given to another file
+/// since it was looked up; the second look finds that one.
 fn open_path(
+    thread: &Arc<Thread>,
+    descriptor: i32,
+    path: &[u8],
+    request: &OpenRequest,
+) -> Result<OpenedFile, Errno> {
+    match try_open_path(thread, descriptor, path, request) {
+        Err(Errno::ESTALE) => try_open_path(thread, descriptor, path, request),
+        result => result,
+    }
+}
+
+fn try_open_path(
     thread: &Arc<Thread>,
     descriptor: i32,
     path: &[u8],
