@@ -22,8 +22,22 @@ pub fn open(
     path: &[u8],
     how: LookupFlags,
 ) -> Result<Arc<OpenFile>, Errno> {
-    let (place, credentials) = find_from(thread, descriptor, path, how).map_err(as_error)?;
-    open_place(thread, place, &credentials)
+    again_if_stale(|| {
+        let (place, credentials) = find_from(thread, descriptor, path, how).map_err(as_error)?;
+        open_place(thread, place, &credentials)
+    })
+}
+
+/// Looks a file up and opens it, once more if that says `ESTALE`: a shared folder's word for a name that the host has
+/// given to another file, or taken away, since it was looked up.
+///
+/// # Errors
+/// Those of opening it.
+pub fn again_if_stale<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    match open() {
+        Err(Errno::ESTALE) => open(),
+        result => result,
+    }
 }
 
 fn open_place(

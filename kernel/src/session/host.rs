@@ -18,9 +18,12 @@ use crate::fs::share;
 use crate::process::oom;
 use crate::signal::send_to_group;
 use crate::sync::SpinLock;
+use crate::time;
 use crate::tty::console;
 use crate::wait::queue::{Events, WaitQueue};
 
+/// How long a message waits for memory before it tries again.
+const NO_MEMORY_NS: u64 = 10_000_000;
 /// A total that the host has not announced.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -138,13 +141,30 @@ pub async fn receive(port: &Port) -> Option<(u32, Vec<u8>)> {
         return None;
     };
     let mut payload = Vec::new();
-    if payload.try_reserve_exact(length).is_err() {
-        ::log::error!("host: no memory for a message of {length} bytes, the port is given up");
-        return None;
+    while payload.try_reserve_exact(length).is_err() {
+        if message == kind::SHARE_CHANGED {
+            // What it would tell of is asked about as if all had changed, and that needs no memory.
+            skip(port, length).await;
+            share::announce();
+            return Some((message, Vec::new()));
+        }
+        // Somebody gives memory back, or is killed for it.
+        time::sleep_until(time::now_ns() + NO_MEMORY_NS).await;
     }
     resize_reserved(&mut payload, length, 0);
     fill(port, &mut payload).await;
     Some((message, payload))
+}
+
+/// Passes over bytes of a port.
+async fn skip(port: &Port, mut length: usize) {
+    while length > 0 {
+        wait(&port.changed, || port.has_data()).await;
+        port.read(length, &mut |piece| {
+            length -= piece.len();
+            piece.len()
+        });
+    }
 }
 
 /// Fills `bytes` from a port.

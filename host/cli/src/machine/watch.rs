@@ -45,7 +45,8 @@ pub fn start(shares: &[Share]) -> Option<UnixStream> {
     let (near, far) = UnixStream::pair().ok()?;
     near.set_nonblocking(true).ok()?;
     let folders = shares.iter().map(|share| share.host.clone()).collect();
-    let watch = Watch { queue, folders, directories: HashMap::new(), messages: far };
+    let watch =
+        Watch { queue, folders, directories: HashMap::new(), unreadable: BTreeSet::new(), messages: far };
     thread::Builder::new().name(String::from("watch")).spawn(move || watch.run()).ok()?;
     Some(near)
 }
@@ -60,6 +61,8 @@ struct Watch {
     folders: Vec<PathBuf>,
     /// By the watch's descriptor, which folders that overlap have in common.
     directories: HashMap<i32, Vec<Place>>,
+    /// Directories that this user cannot read, and QEMU neither, until their permissions change.
+    unreadable: BTreeSet<Place>,
     messages: UnixStream,
 }
 
@@ -93,6 +96,7 @@ impl Watch {
 
     /// Watches a folder no more.
     fn give_up(&mut self, folder: usize) {
+        self.unreadable.retain(|(of, _)| *of != folder);
         for places in self.directories.values_mut() {
             places.retain(|(of, _)| *of != folder);
         }
@@ -123,8 +127,12 @@ impl Watch {
             let place = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
             let directory = match openat2(&root, place, flags, Mode::empty(), resolve) {
                 Ok(directory) => directory,
-                // It is gone again, or no directory any more. The guest reads nothing that this user cannot read.
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => continue,
+                // It is gone again, or no directory any more.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                Err(Errno::ACCESS) => {
+                    self.unreadable.insert((folder, path));
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             if REMOTE.contains(&(rustix::fs::fstatfs(&directory)?.f_type as u32)) {
@@ -135,7 +143,7 @@ impl Watch {
             let places = self.directories.entry(watch).or_default();
             places.retain(|(of, _)| *of != folder);
             places.push((folder, path.clone()));
-            if self.directories.len() > DIRECTORIES_MAX {
+            if self.directories.len() + self.unreadable.len() > DIRECTORIES_MAX {
                 return Err(Errno::NOSPC);
             }
             let entries = fs::read_dir(&handle).into_iter().flatten().flatten();
@@ -182,8 +190,9 @@ impl Watch {
             }
             let is_new = change.flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
             for (folder, path) in self.directories.get(&change.watch).cloned().unwrap_or_default() {
-                if is_new && change.flags.contains(ReadFlags::ISDIR) {
-                    let inner = path.join(OsStr::from_bytes(&change.name));
+                let inner = path.join(OsStr::from_bytes(&change.name));
+                let is_directory = change.flags.contains(ReadFlags::ISDIR);
+                if is_directory && (is_new || self.unreadable.remove(&(folder, inner.clone()))) {
                     if self.add(folder, inner, &mut told).is_err() {
                         put_folder(&mut message, kind::SHARE_UNWATCHED, folder);
                         self.give_up(folder);

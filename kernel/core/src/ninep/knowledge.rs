@@ -5,7 +5,9 @@
 //! keeps of the file, bytes or names, is still right: its times and its length are compared with those of before.
 //!
 //! - Changes by the client move the times too. After them a new time is no evidence of anybody else's change, unless it
-//!   is later than the client's last one.
+//!   is later than the client's last one. Somebody else who follows the client at once is not told from it, so such an
+//!   answer counts for the client's only as long as the client's change is young, is asked about again soon, and then
+//!   counts as somebody else's.
 //! - Times have steps of some milliseconds. A file whose times are younger than that may be changed again without a
 //!   trace, so what is kept of it counts as changed once more at the next question.
 //! - Changes and answers cross. Each change gets a moment of a clock that counts changes; an answer to a question
@@ -30,6 +32,10 @@ pub struct Knowledge {
     changed_seconds: u64,
     /// The next change by others will show in the times.
     is_settled: bool,
+    /// The times may be those of a change by others that came right after the client's.
+    is_doubtful: bool,
+    /// The client has changed permissions or owners since the question.
+    is_access_changed: bool,
 }
 
 /// A question to the server.
@@ -54,8 +60,9 @@ pub struct Horizon {
     pub now_ns: u64,
     /// How old an answer may be.
     pub valid_ns: u64,
-    /// The same for a file that is no directory and has several names.
-    pub valid_linked_ns: u64,
+    /// The same for a file that others may change without an announcement, because it is no directory and has several
+    /// names, or may have changed right after the client.
+    pub valid_doubtful_ns: u64,
     /// How many announcements of changes there were.
     pub epoch: u64,
 }
@@ -73,7 +80,8 @@ impl Knowledge {
     fn is_young(&self, horizon: &Horizon) -> bool {
         let is_directory = |of: &Attributes| of.mode & 0o170_000 == 0o040_000;
         let is_linked = self.attributes.as_ref().is_some_and(|known| known.links > 1 && !is_directory(known));
-        let valid_ns = if is_linked { horizon.valid_linked_ns } else { horizon.valid_ns };
+        let is_doubtful = is_linked || self.is_doubtful;
+        let valid_ns = if is_doubtful { horizon.valid_doubtful_ns } else { horizon.valid_ns };
         horizon.epoch == self.epoch && horizon.now_ns.saturating_sub(self.asked_ns) < valid_ns
     }
 
@@ -90,6 +98,18 @@ impl Knowledge {
         self.attributes.is_some() && self.is_young(horizon)
     }
 
+    /// The attributes, if type, permissions and owners in them may be relied on.
+    #[must_use]
+    pub fn access(&self, horizon: &Horizon) -> Option<&Attributes> {
+        self.attributes.as_ref().filter(|_| !self.is_access_changed && self.is_young(horizon))
+    }
+
+    /// When the last answer was asked for.
+    #[must_use]
+    pub const fn asked_ns(&self) -> u64 {
+        self.asked_ns
+    }
+
     /// The attributes as they were last, with what the client has changed of length and names.
     #[must_use]
     pub const fn last(&self) -> Option<&Attributes> {
@@ -102,19 +122,27 @@ impl Knowledge {
             return Judgement::Same;
         }
         let is_directory = answer.mode & 0o170_000 == 0o040_000;
-        let is_by_client =
-            self.is_changed && answer.changed.0 <= self.changed_seconds.saturating_add(STEP_SECONDS);
+        let is_near = |seconds: u64| seconds <= self.changed_seconds.saturating_add(STEP_SECONDS);
+        let is_by_client = self.is_changed
+            && is_near(answer.changed.0)
+            && (is_directory || is_near(question.wall_seconds));
         // Changes by others at the same time are not seen in a directory's times, and one lost name stays lost.
         let is_own =
             |before: &Attributes| if is_directory { question.is_watched } else { before.size == answer.size };
         let evidence = |of: &Attributes| (of.size, of.modified, of.changed);
+        let mut is_doubtful = false;
         let judgement = match &self.attributes {
             None => Judgement::Same,
-            Some(before) if is_by_client && is_own(before) => Judgement::Same,
+            Some(before) if is_by_client && is_own(before) => {
+                is_doubtful = !is_directory;
+                Judgement::Same
+            }
             Some(_) if self.is_changed => Judgement::Changed,
             Some(before) if self.is_settled && evidence(before) == evidence(answer) => Judgement::Same,
             Some(_) => Judgement::Changed,
         };
+        self.is_doubtful = is_doubtful;
+        self.is_access_changed = false;
         // Names are announced one by one where there are announcements.
         let is_announced = is_directory && question.is_watched;
         self.is_settled =
@@ -131,6 +159,11 @@ impl Knowledge {
         self.changed_at = moment;
         self.is_changed = true;
         self.changed_seconds = wall_seconds;
+    }
+
+    /// The client has asked for other permissions or owners.
+    pub const fn change_access(&mut self) {
+        self.is_access_changed = true;
     }
 
     /// The moment of the last change.

@@ -12,8 +12,13 @@ fn question(begun: u64, asked_ns: u64) -> Question {
     Question { begun, asked_ns, epoch: 0, is_watched: false, wall_seconds: NOW }
 }
 
+/// One that is put right after the client's change.
+fn at_once(begun: u64, asked_ns: u64) -> Question {
+    Question { wall_seconds: OWN + 1, ..question(begun, asked_ns) }
+}
+
 fn horizon(now_ns: u64) -> Horizon {
-    Horizon { now_ns, valid_ns: 100, valid_linked_ns: 50, epoch: 0 }
+    Horizon { now_ns, valid_ns: 100, valid_doubtful_ns: 50, epoch: 0 }
 }
 
 fn answer(size: u64, time: (u64, u64)) -> Attributes {
@@ -72,9 +77,38 @@ fn own_changes_are_no_evidence() {
     assert_eq!(file.current(&horizon(11)), None, "the times are not known");
     assert!(file.is_current_but_for_own_changes(&horizon(11)));
     assert_eq!(file.last().map(|known| known.size), Some(5));
-    assert_eq!(file.learn(&question(1, 20), &answer(5, (2000, 0))), Judgement::Same);
+    assert_eq!(file.learn(&at_once(1, 20), &answer(5, (2000, 0))), Judgement::Same);
     file.change(2, OWN);
-    assert_eq!(file.learn(&question(2, 30), &answer(9, (2001, 0))), Judgement::Changed, "not as we wrote it");
+    assert_eq!(file.learn(&at_once(2, 30), &answer(9, (2001, 0))), Judgement::Changed, "not as we wrote it");
+}
+
+#[test]
+fn a_change_by_others_right_after_the_clients_is_seen_a_little_later() {
+    let after = answer(1, (OWN + 1, 0));
+    let mut file = Knowledge::default();
+    file.learn(&question(0, 10), &answer(1, OLD));
+    file.change(1, OWN);
+    assert_eq!(file.learn(&at_once(1, 20), &after), Judgement::Same, "it may be the client's");
+    assert!(file.current(&horizon(69)).is_some());
+    assert_eq!(file.current(&horizon(70)), None, "it is asked about again soon");
+    assert_eq!(file.learn(&question(1, 80), &after), Judgement::Changed);
+    assert_eq!(file.learn(&question(1, 200), &after), Judgement::Same);
+    assert!(file.current(&horizon(299)).is_some());
+    file.change(2, OWN);
+    assert_eq!(file.learn(&question(2, 300), &after), Judgement::Changed, "nobody asked in time");
+}
+
+#[test]
+fn permissions_outlive_the_clients_other_changes() {
+    let mut file = Knowledge::default();
+    file.learn(&question(0, 10), &answer(1, OLD));
+    file.change(1, OWN);
+    assert!(file.access(&horizon(11)).is_some());
+    assert_eq!(file.access(&horizon(110)), None);
+    file.change_access();
+    assert_eq!(file.access(&horizon(11)), None);
+    file.learn(&question(1, 20), &answer(1, OLD));
+    assert!(file.access(&horizon(21)).is_some());
 }
 
 #[test]

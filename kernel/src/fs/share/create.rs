@@ -10,6 +10,7 @@ use crate::device::share::GiveUp;
 use crate::error::Errno;
 use crate::fs::Dentry;
 use crate::fs::inode::{Contents, Creation, InodeChange};
+use crate::fs::share::kept::VALID_NS;
 use crate::fs::share::node::{SharedNode, attributes, storable};
 use crate::fs::share::special;
 
@@ -70,11 +71,19 @@ impl SharedNode {
         let permissions = storable(creation.permissions, is_directory);
         let gid = creation.credentials.fsgid;
         let mut opened = None;
+        if !self.state.was_heard_of(VALID_NS) {
+            // If the host hangs, then in a walk, as everywhere.
+            match self.fid.walk(name) {
+                Ok(_) => return Err(Errno::EEXIST),
+                Err(Errno::ENOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let began = self.server().next_moment();
         match creation.contents {
             Contents::Regular => {
                 // The handle becomes the new file's, opened; a node wants one that is not.
-                let fid = self.fid.walk(None)?;
+                let fid = self.fid.again()?;
                 let write = |writer: &mut MessageWriter<'_>| {
                     writer.u32(fid.number);
                     writer.string(name);
@@ -106,7 +115,7 @@ impl SharedNode {
             Contents::Device(..) => return Err(Errno::EPERM),
         }
         let question = self.server().question();
-        let fid = self.fid.walk(Some(name))?;
+        let (fid, _) = self.fid.walk(name)?;
         // It may have the number of a file that the host has removed.
         let attributes = attributes(GiveUp::Forget, &fid)?;
         self.server().forget(attributes.number, began);

@@ -64,13 +64,11 @@ impl File for SharedFile {
         let handle = self.handle()?;
         let state = &self.node.state;
         let _contents = state.lock_contents()?;
-        let size = self.node.size(GiveUp::Forget)?;
-        match state.pages.read(handle, size, buffer, offset)? {
-            // The host tells the length by the name. Whoever took that away may still write by a descriptor.
-            0 if buffer.remaining() > 0 && !state.is_current(self.node.server()) => {
-                read(handle.fid()?, buffer, offset, buffer.remaining().min(CHUNK))
-            }
-            count => Ok(count),
+        let length = self.node.length(GiveUp::Forget)?;
+        if length.is_lost {
+            state.pages.read_lost(handle, length.bytes, buffer, offset)
+        } else {
+            state.pages.read(handle, length.bytes, buffer, offset)
         }
     }
 
@@ -80,8 +78,9 @@ impl File for SharedFile {
         let _contents = state.lock_contents()?;
         let appends = buffer.appends() || open.flags().contains(StatusFlags::APPEND);
         // The end is where the host has it now.
+        let give_up = GiveUp::Forget;
         let before =
-            if appends { self.node.asked_size(GiveUp::Forget)? } else { self.node.size(GiveUp::Forget)? };
+            if appends { self.node.asked_length(give_up)?.bytes } else { self.node.size(give_up)? };
         let offset = if appends { before } else { offset };
         let count = buffer.remaining().min(CHUNK);
         // Looked at without taking it: the server says how much it took.

@@ -1,10 +1,13 @@
 //! Opened handles of files.
 //!
 //! A file whose bytes are all kept is opened without a word to the host: its handle is *lazy*, and is opened once
-//! something is needed from the host. Before the guest takes a file's name away, lazy handles get one that the host
-//! has opened, since after that there is no name to open it by.
+//! something is needed from the host. The host may take the file's name away meanwhile, so the bytes stay as long as a
+//! handle is lazy; a part of the memory is for that, and no more files are opened in this way than fit there. Before the
+//! guest takes a name away itself, and when the host has changed a file, lazy handles get one that the host has
+//! opened. A file that was mapped has such a handle, which further handles have in common with the mappings.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_kernel_core::ninep::{MessageWriter, kind};
 use linux_raw_sys::general as linux;
@@ -12,37 +15,81 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::share::Fid;
 use crate::fs::share::node::SharedNode;
+use crate::fs::share::pages::PAGE;
 use crate::memory::fallible;
+
+/// Longest file in pages that is opened lazily.
+const LAZY_PAGES_MAX: u64 = 256;
 
 /// Lazy handles of a file.
 #[derive(Default)]
 pub struct LazyHandles {
     count: usize,
-    /// Opened when the file lost a name, for all of them.
+    /// Opened for all of them.
     opened: Option<Arc<Fid>>,
+    /// Calls under way that take a name of the file away.
+    losing: usize,
+    /// The file has lost a name, so that a node may have none by which it could be opened later.
+    has_lost: bool,
+}
+
+impl LazyHandles {
+    /// Whether there are handles for which the bytes have to stay.
+    pub const fn is_pinning(&self) -> bool {
+        self.count > 0 && self.opened.is_none()
+    }
 }
 
 /// A handle of a file by which its bytes are read, and perhaps written.
 pub struct Handle {
     node: Arc<SharedNode>,
     fid: spin::Once<Arc<Fid>>,
-    is_lazy: bool,
+    /// It is counted among the lazy ones of the file, for which so many frames are pinned.
+    is_lazy: AtomicBool,
+    pinned: usize,
 }
 
 impl Handle {
     /// A handle that the host has opened.
     pub fn opened(node: Arc<SharedNode>, fid: Fid) -> Result<Arc<Self>, Errno> {
-        let fid = spin::Once::initialized(fallible::try_arc(fid)?);
-        fallible::try_arc(Self { node, fid, is_lazy: false })
+        Self::sharing(node, fallible::try_arc(fid)?)
     }
 
-    /// A handle to read, if all bytes are kept.
-    pub fn lazy(node: &Arc<SharedNode>) -> Result<Option<Arc<Self>>, Errno> {
-        let Some(size) = node.state.current_size(&node.fid.server) else { return Ok(None) };
-        node.state.lazy.lock().count += 1;
-        // Counted, so that its end counts it out, whatever comes.
-        let handle = Self { node: node.clone(), fid: spin::Once::new(), is_lazy: true };
-        if node.state.pages.is_complete(size) { fallible::try_arc(handle).map(Some) } else { Ok(None) }
+    fn sharing(node: Arc<SharedNode>, fid: Arc<Fid>) -> Result<Arc<Self>, Errno> {
+        let fid = spin::Once::initialized(fid);
+        fallible::try_arc(Self { node, fid, is_lazy: AtomicBool::new(false), pinned: 0 })
+    }
+
+    /// A handle to read, if that needs no word to the host; `may_be_lazy` if the host need not have opened the file.
+    pub fn at_once(node: &Arc<SharedNode>, may_be_lazy: bool) -> Result<Option<Arc<Self>>, Errno> {
+        if let Some(fid) = node.state.mapped_fid() {
+            return Self::sharing(node.clone(), fid).map(Some);
+        }
+        if may_be_lazy { Self::lazy(node) } else { Ok(None) }
+    }
+
+    /// A lazy handle, if all bytes are kept.
+    fn lazy(node: &Arc<SharedNode>) -> Result<Option<Arc<Self>>, Errno> {
+        let (state, server) = (&node.state, &node.fid.server);
+        let Some(size) = state.current_size(server) else { return Ok(None) };
+        let pages = size.div_ceil(PAGE);
+        let pinned = pages.min(LAZY_PAGES_MAX) as usize;
+        if pages > LAZY_PAGES_MAX || !server.pin(pinned) {
+            return Ok(None);
+        }
+        // Counted before the bytes are looked at, so that they stay; its end counts it out, whatever comes.
+        let keeps_its_names = {
+            let mut lazy = state.lazy.lock();
+            lazy.count += 1;
+            lazy.losing == 0 && !lazy.has_lost
+        };
+        let is_lazy = AtomicBool::new(true);
+        let handle = Self { node: node.clone(), fid: spin::Once::new(), is_lazy, pinned };
+        if keeps_its_names && state.pages.is_complete(size) {
+            fallible::try_arc(handle).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// The host's handle.
@@ -58,7 +105,27 @@ impl Handle {
             Some(fid) => fid,
             None => fallible::try_arc(open(&self.node, linux::O_RDONLY)?)?,
         };
-        Ok(self.fid.call_once(|| fid))
+        let fid = self.fid.call_once(|| fid);
+        self.settle();
+        Ok(fid)
+    }
+
+    /// The host's handle, if the host has opened the file for this one.
+    pub fn opened_fid(&self) -> Option<&Arc<Fid>> {
+        self.fid.get()
+    }
+
+    /// Counts a lazy handle out.
+    fn settle(&self) {
+        if !self.is_lazy.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let mut lazy = self.node.state.lazy.lock();
+        lazy.count -= 1;
+        let opened = if lazy.count == 0 { lazy.opened.take() } else { None };
+        drop(lazy);
+        drop(opened);
+        self.node.fid.server.unpin(self.pinned);
     }
 
     /// The file.
@@ -69,13 +136,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.is_lazy {
-            let mut lazy = self.node.state.lazy.lock();
-            lazy.count -= 1;
-            let opened = if lazy.count == 0 { lazy.opened.take() } else { None };
-            drop(lazy);
-            drop(opened);
-        }
+        self.settle();
     }
 }
 
@@ -84,7 +145,7 @@ impl Drop for Handle {
 /// # Errors
 /// The host's; `ESTALE` if it has another file of that name.
 pub fn open(node: &SharedNode, flags: u32) -> Result<Fid, Errno> {
-    let fid = node.fid.walk(None)?;
+    let fid = node.fid.again()?;
     let write = |writer: &mut MessageWriter<'_>| {
         writer.u32(fid.number);
         writer.u32(flags);
@@ -93,18 +154,42 @@ pub fn open(node: &SharedNode, flags: u32) -> Result<Fid, Errno> {
     if number == node.number { Ok(fid) } else { Err(Errno::ESTALE) }
 }
 
-/// Prepares lazy handles for the loss of a name.
-pub fn keep_open(node: &SharedNode) {
-    let is_needed = |lazy: &LazyHandles| lazy.count > 0 && lazy.opened.is_none();
-    if !is_needed(&node.state.lazy.lock()) {
+/// Opens a file on the host for all lazy handles, if there are any.
+pub fn open_for_lazy(node: &SharedNode) {
+    if !node.state.lazy.lock().is_pinning() {
         return;
     }
-    // If that fails, what is not kept of the bytes cannot be read later, and reading says so.
+    // If that fails, the bytes that are kept are all there is, and they stay.
     let Some(fid) = open(node, linux::O_RDONLY).ok().and_then(|fid| fallible::try_arc(fid).ok()) else {
         return;
     };
     let mut lazy = node.state.lazy.lock();
-    let unneeded = if is_needed(&lazy) { lazy.opened.replace(fid) } else { Some(fid) };
+    let unneeded = if lazy.is_pinning() { lazy.opened.replace(fid) } else { Some(fid) };
     drop(lazy);
     drop(unneeded);
+}
+
+/// A call that takes a name of a file away. Nobody opens the file lazily meanwhile.
+pub struct NameLoss<'a>(&'a SharedNode);
+
+impl<'a> NameLoss<'a> {
+    /// Before the host is asked for it.
+    pub fn begin(node: &'a SharedNode) -> Self {
+        node.state.lazy.lock().losing += 1;
+        open_for_lazy(node);
+        Self(node)
+    }
+
+    /// The host has answered; a call that was interrupted may still succeed.
+    pub fn end(self, result: &Result<(), Errno>) {
+        if matches!(result, Ok(()) | Err(Errno::EINTR)) {
+            self.0.state.lazy.lock().has_lost = true;
+        }
+    }
+}
+
+impl Drop for NameLoss<'_> {
+    fn drop(&mut self) {
+        self.0.state.lazy.lock().losing -= 1;
+    }
 }

@@ -5,25 +5,29 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use heddle_kernel_core::ninep::knowledge::{Horizon, Question};
 
 use crate::error::Errno;
+use crate::fs::share::names::Hand;
 use crate::fs::share::server::Server;
 use crate::fs::share::state::FileState;
 use crate::memory::{fallible, frame};
+use crate::sched;
 use crate::sync::SpinLock;
 use crate::time::{NS_PER_SECOND, now_ns, realtime_ns};
 
 /// How long an answer is relied on.
-const VALID_NS: u64 = NS_PER_SECOND;
+pub const VALID_NS: u64 = NS_PER_SECOND;
 /// How long, if the host announces changes. Stores of the host's programs through mappings are not announced.
 const VALID_WATCHED_NS: u64 = 30 * NS_PER_SECOND;
 /// The memory's frames for each name that may be kept: an entry with its node and state takes about a kilobyte.
 const FRAMES_PER_NAME: usize = 8;
 /// States that one step looks at.
 const LOOKS: usize = 8;
+/// The part of the memory that may hold bytes of files that were opened without the host.
+const PINNED_PART: usize = 16;
 
 /// All servers.
 static SERVERS: SpinLock<Vec<Weak<Server>>> = SpinLock::new(Vec::new());
@@ -66,8 +70,10 @@ pub struct CacheCounts {
     frames: AtomicUsize,
     /// How long answers are relied on.
     valid_ns: AtomicU64,
-    /// Some files may not be found by the names by which the host announces them.
-    has_gaps: AtomicBool,
+    /// Until when some files may not be found by the names by which the host announces them.
+    gaps_until_ns: AtomicU64,
+    /// Frames with the bytes of files that were opened without the host.
+    pinned: AtomicUsize,
     /// The number of the state that was visited last.
     hand: AtomicU64,
 }
@@ -80,7 +86,8 @@ impl CacheCounts {
             names: AtomicUsize::new(0),
             frames: AtomicUsize::new(0),
             valid_ns: AtomicU64::new(VALID_NS),
-            has_gaps: AtomicBool::new(false),
+            gaps_until_ns: AtomicU64::new(0),
+            pinned: AtomicUsize::new(0),
             hand: AtomicU64::new(0),
         }
     }
@@ -115,7 +122,7 @@ impl Server {
             now_ns: now_ns(),
             valid_ns: self.kept.valid_ns.load(Ordering::Relaxed),
             // A file with several names may be changed by one that is not in the folder.
-            valid_linked_ns: VALID_NS,
+            valid_doubtful_ns: VALID_NS,
             epoch: self.kept.epoch.load(Ordering::Relaxed),
         }
     }
@@ -126,16 +133,34 @@ impl Server {
         self.distrust();
     }
 
-    /// From now on files may be in use that the host's announcements do not find by their names.
-    pub fn has_gaps(&self) {
-        self.kept.has_gaps.store(true, Ordering::Relaxed);
+    /// Names have moved, of which the host may have announced changes before: what is known of them now is not relied on
+    /// for longer than announcements are waited for here.
+    pub fn has_moved_names(&self) {
+        self.kept.gaps_until_ns.fetch_max(now_ns() + VALID_WATCHED_NS, Ordering::Relaxed);
+    }
+
+    /// From now on a file may be in use that the host's announcements do not find by its name.
+    pub fn has_lost_name(&self) {
+        self.kept.gaps_until_ns.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// A name was announced that is not kept.
     pub fn unknown_name(&self) {
-        if self.kept.has_gaps.load(Ordering::Relaxed) {
+        if now_ns() < self.kept.gaps_until_ns.load(Ordering::Relaxed) {
             self.distrust();
         }
+    }
+
+    /// Keeps the bytes of a file, of so many frames, from being dropped; whether there may be so many.
+    pub fn pin(&self, frames: usize) -> bool {
+        let most = frame::total_frames() / PINNED_PART;
+        let add = |pinned: usize| pinned.checked_add(frames).filter(|&sum| sum <= most);
+        self.kept.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    /// Takes that back.
+    pub fn unpin(&self, frames: usize) {
+        self.kept.pinned.fetch_sub(frames, Ordering::Relaxed);
     }
 
     /// Has all files asked about before they are used again.
@@ -170,18 +195,15 @@ impl Server {
         }
         for _ in 0..LOOKS {
             let Some(state) = self.next_state() else { continue };
-            let names = names && state.forget_names(self, false);
-            if names {
-                self.has_gaps();
-            }
-            if names || frames && self.take_frames(&state) {
+            let is_any = names && state.forget_names(self, false, &mut Hand::new()).0 > 0;
+            if is_any || frames && self.take_frames(&state) {
                 return;
             }
         }
     }
 
     fn take_frames(&self, state: &FileState) -> bool {
-        let (taken, are_more) = state.pages.take_some(self, false);
+        let (taken, are_more) = state.forget_pages(self, false);
         if are_more {
             // The next visit is of the same.
             self.kept.hand.fetch_sub(1, Ordering::Relaxed);
@@ -200,15 +222,22 @@ impl Server {
 
     /// Visits all states; whether there was anything to drop.
     fn drain_once(&self) -> bool {
-        self.has_gaps();
         let (mut number, mut is_any) = (0, false);
         while let Some((next, state)) = self.state_after(number) {
             number = next;
             let Some(state) = state else { continue };
-            while state.forget_names(self, true) {
-                is_any = true;
+            let mut hand = Hand::new();
+            loop {
+                let (count, are_more) = state.forget_names(self, true, &mut hand);
+                is_any |= count > 0;
+                sched::poll_interrupts();
+                if !are_more {
+                    break;
+                }
             }
-            while state.pages.take_some(self, true).1 {}
+            while state.forget_pages(self, true).1 {
+                sched::poll_interrupts();
+            }
         }
         is_any
     }

@@ -46,7 +46,7 @@ fn show(entries: &[u8], cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) 
 
 /// An opened handle of a directory.
 fn open(node: &SharedNode) -> Result<Fid, Errno> {
-    let open = node.fid.walk(None)?;
+    let open = node.fid.again()?;
     let flags = linux::O_RDONLY | linux::O_DIRECTORY;
     let write = |writer: &mut MessageWriter<'_>| {
         writer.u32(open.number);

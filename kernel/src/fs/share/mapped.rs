@@ -25,6 +25,11 @@ impl Mapped {
         fallible::try_arc_with(|| Self { node, reader, writer: SpinLock::new(None) })
     }
 
+    /// The handle by which pages are read.
+    pub const fn reader(&self) -> &Arc<Handle> {
+        &self.reader
+    }
+
     /// Lets the pages be stored by this handle.
     pub fn store_by(&self, handle: &Arc<Handle>) {
         let mut writer = self.writer.lock();
@@ -78,7 +83,7 @@ impl Drop for Mapped {
 
 impl MapSource for Mapped {
     fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
-        let size = self.node.size(GiveUp::Never)?;
+        let size = || self.node.size(GiveUp::Never);
         self.node.state.pages.page(&self.reader, index, size, write).map(PageRef::Counted)
     }
 
@@ -96,7 +101,9 @@ impl MapSource for Mapped {
     }
 
     fn give_up(&self) {
-        self.node.state.pages.give_up(&self.node.fid.server, |index, frame| self.send(index, frame));
+        if !self.node.state.lazy.lock().is_pinning() {
+            self.node.state.pages.give_up(&self.node.fid.server, |index, frame| self.send(index, frame));
+        }
     }
 
     fn identity(&self) -> (u64, u64) {

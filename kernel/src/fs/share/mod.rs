@@ -18,6 +18,7 @@ mod mapped;
 mod names;
 mod node;
 mod pages;
+mod renames;
 mod server;
 pub mod special;
 mod state;

@@ -2,7 +2,8 @@
 //!
 //! A name is kept with its entry, so that a second look at it costs no request and finds the same node. That is a
 //! circle: the directory's state keeps the entry, which keeps the directory. It is broken where a name goes: by the
-//! guest's own change, because the server has many names ([`evict`]), or because memory is short.
+//! guest's own change, because the server has many names, or because memory is short. In the last two cases only names
+//! go whose entries and nodes nobody else has, since announcements of the host find what is in use by its names.
 //!
 //! Names that another side may have changed are not thrown away at once, since a directory can have many names. Its
 //! *generation* is counted up, and a name of an older one is asked about before it is used again.
@@ -11,12 +12,16 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
+use core::ops::Bound;
 
 use heddle_kernel_core::ninep::knowledge::Question;
 
 use crate::error::Errno;
 use crate::fs::Dentry;
 use crate::fs::dentry::copy_name;
+use crate::fs::inode::NAME_LIMIT;
+use crate::fs::share::node::SharedNode;
 use crate::memory::fallible;
 
 /// Names that are not there and are kept for one directory: the search paths of shells and compilers need some dozens,
@@ -49,8 +54,30 @@ pub struct Names {
     /// All entries as the server lists them, with the generation.
     listing: Option<(u64, Arc<Vec<u8>>)>,
     generation: u64,
-    /// Used since `evict` came by.
+    /// Used since `take_some` came by.
     is_used: bool,
+}
+
+/// Where [`Names::take_some`] goes on: a name, without memory of its own.
+pub struct Hand {
+    bytes: [u8; NAME_LIMIT],
+    length: usize,
+}
+
+impl Hand {
+    /// The first of all names.
+    pub const fn new() -> Self {
+        Self { bytes: [0; NAME_LIMIT], length: 0 }
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn set(&mut self, name: &[u8]) {
+        self.length = name.len().min(NAME_LIMIT);
+        self.bytes[..self.length].copy_from_slice(&name[..self.length]);
+    }
 }
 
 /// An entry that was replaced, to be dropped without a lock held.
@@ -133,26 +160,50 @@ impl Names {
         core::mem::replace(&mut self.listing, new).map(|(_, listing)| listing)
     }
 
-    /// Takes some of what is kept, unless it has been used since the last time. `forced` takes it all the same.
-    pub fn take_some(&mut self, forced: bool) -> [OldName; TAKEN_MAX] {
-        let mut taken = [const { None }; TAKEN_MAX];
+    /// Takes some of the entries behind `hand` that nobody uses, unless the directory has been used since the last time.
+    /// `forced` takes them all the same.
+    pub fn take_some(&mut self, forced: bool, hand: &mut Hand) -> Taken {
+        let mut taken = Taken { entries: [const { None }; TAKEN_MAX], are_more: false };
         if core::mem::take(&mut self.is_used) && !forced {
             return taken;
         }
-        for place in &mut taken {
-            let Some((_, known)) = self.present.pop_first() else { break };
-            *place = Some(known.entry);
+        self.absent.clear();
+        self.listing = None;
+        for place in &mut taken.entries {
+            let behind = (Bound::Excluded(hand.name()), Bound::Unbounded);
+            let Some((name, known)) = self.present.range::<[u8], _>(behind).next() else { return taken };
+            hand.set(name);
+            if is_unused(&known.entry) {
+                *place = self.present.remove(hand.name()).map(|known| known.entry);
+            }
         }
-        if self.present.is_empty() {
-            self.absent.clear();
-            self.listing = None;
-        }
+        taken.are_more = true;
         taken
+    }
+
+    /// Takes any entry.
+    pub fn pop(&mut self) -> OldName {
+        self.present.pop_first().map(|(_, known)| known.entry)
     }
 }
 
-/// Entries that one step of [`Names::take_some`] takes.
-pub const TAKEN_MAX: usize = 16;
+/// Whether nobody but its name has an entry, its node, or the state of its file.
+fn is_unused(entry: &Arc<Dentry>) -> bool {
+    let node: &dyn Any = &*entry.node;
+    Arc::strong_count(entry) == 1
+        && Arc::strong_count(&entry.node) == 1
+        && node.downcast_ref::<SharedNode>().is_none_or(|node| Arc::strong_count(&node.state) == 1)
+}
+
+/// Entries at which one step of [`Names::take_some`] looks.
+const TAKEN_MAX: usize = 16;
+
+/// The result of such a step.
+pub struct Taken {
+    pub entries: [OldName; TAKEN_MAX],
+    /// There are further ones behind those that were looked at.
+    pub are_more: bool,
+}
 
 /// A question about a directory's name, and what it was put on top of.
 #[derive(Clone, Copy)]

@@ -3,19 +3,19 @@
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
 
-use heddle_kernel_core::ninep::knowledge::Question;
+use heddle_kernel_core::ninep::knowledge::{Judgement, Question};
 use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, MessageWriter, Reader, kind, set};
 use linux_raw_sys::general as linux;
 
 use crate::device::share::GiveUp;
 use crate::error::Errno;
-use crate::fs::dentry::copy_name;
 use crate::fs::inode::{
     Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics, Timestamp,
 };
 use crate::fs::lock::FileLocks;
 use crate::fs::share::file::SharedFile;
 use crate::fs::share::handle::Handle;
+use crate::fs::share::kept::VALID_NS;
 use crate::fs::share::names::{KnownName, NameQuestion};
 use crate::fs::share::state::{FileState, Outcome};
 use crate::fs::share::{Fid, Server, handle, listing};
@@ -60,6 +60,25 @@ impl SharedNode {
         fallible::try_arc(Self { fid, kind, number: attributes.number, state, entry, created })
     }
 
+    fn metadata_of(&self, attributes: &Attributes) -> Metadata {
+        Metadata {
+            device: self.fid.server.device,
+            inode: self.number,
+            kind: self.kind,
+            permissions: attributes.mode & 0o7777,
+            links: attributes.links as u32,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            special: attributes.device,
+            size: attributes.size,
+            blocks: attributes.blocks,
+            accessed: timestamp(attributes.accessed),
+            modified: timestamp(attributes.modified),
+            changed: timestamp(attributes.changed),
+            born: timestamp(attributes.changed),
+        }
+    }
+
     /// The server.
     pub(super) fn server(&self) -> &Arc<Server> {
         &self.fid.server
@@ -70,13 +89,27 @@ impl SharedNode {
     /// # Errors
     /// The host's; `ESTALE` if it has another file of that name.
     fn ask(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
+        self.fid.probe(give_up)?;
+        self.ask_after_walk(give_up)
+    }
+
+    /// The same, where the host has just answered a walk to the file.
+    fn ask_after_walk(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
         let question = self.server().question();
         let attributes = attributes(give_up, &self.fid)?;
         if attributes.number != self.number {
             return Err(Errno::ESTALE);
         }
-        self.state.learn(&question, &attributes);
+        if self.state.learn(&question, &attributes) == Judgement::Changed {
+            // The bytes that are kept are no longer those of who has opened the file without the host.
+            handle::open_for_lazy(self);
+        }
         Ok(attributes)
+    }
+
+    /// Before a request that changes the file, likewise, unless the host was heard of lately.
+    pub(super) fn probe_if_old(&self) -> Result<(), Errno> {
+        if self.state.was_heard_of(VALID_NS) { Ok(()) } else { self.fid.probe(GiveUp::Forget) }
     }
 
     /// Makes sure that what is kept of this directory's names is right.
@@ -84,11 +117,18 @@ impl SharedNode {
     /// # Errors
     /// Those of asking the host.
     pub(super) fn refresh(&self) -> Result<(), Errno> {
-        if self.state.is_current(self.server()) { Ok(()) } else { self.ask(GiveUp::Forget).map(drop) }
+        if self.state.is_current(self.server()) {
+            return Ok(());
+        }
+        match self.ask(GiveUp::Forget) {
+            // A directory that was removed has no names.
+            Err(Errno::ESTALE) => Err(Errno::ENOENT),
+            result => result.map(drop),
+        }
     }
 
     /// Another node as one of this folder.
-    fn sibling(&self, node: &Arc<dyn Inode>) -> Result<Arc<Self>, Errno> {
+    pub(super) fn sibling(&self, node: &Arc<dyn Inode>) -> Result<Arc<Self>, Errno> {
         let any: Arc<dyn Any + Send + Sync> = node.clone();
         let other: Arc<Self> = any.downcast().map_err(|_| Errno::EXDEV)?;
         if Arc::ptr_eq(&other.fid.server, &self.fid.server) { Ok(other) } else { Err(Errno::EXDEV) }
@@ -109,7 +149,11 @@ impl SharedNode {
     }
 
     pub(super) fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
+        self.probe_if_old()?;
         self.state.change(self.server());
+        if valid & (set::MODE | set::UID | set::GID) != 0 {
+            self.state.change_access();
+        }
         let mut result = self.ask_to_set(valid, change, size);
         if result == Err(Errno::ENXIO)
             && let Some(permissions) = change.permissions
@@ -149,22 +193,38 @@ impl SharedNode {
         Ok(())
     }
 
-    /// The length in bytes. The host does not know a file whose name was removed; then it is what it was.
+    /// The length in bytes.
     pub(super) fn size(&self, give_up: GiveUp) -> Result<u64, Errno> {
+        self.length(give_up).map(|length| length.bytes)
+    }
+
+    /// The length, and whether the host has the file by its name.
+    pub(super) fn length(&self, give_up: GiveUp) -> Result<Length, Errno> {
         match self.state.current_size(self.server()) {
-            Some(size) => Ok(size),
-            None => self.asked_size(give_up),
+            Some(bytes) => Ok(Length { bytes, is_lost: false }),
+            None => self.asked_length(give_up),
         }
     }
 
     /// The same, as the host has it now.
-    pub(super) fn asked_size(&self, give_up: GiveUp) -> Result<u64, Errno> {
+    pub(super) fn asked_length(&self, give_up: GiveUp) -> Result<Length, Errno> {
         match self.ask(give_up) {
-            Ok(attributes) => Ok(attributes.size),
-            Err(Errno::EINTR) => Err(Errno::EINTR),
-            Err(error) => self.state.last().map(|last| last.size).ok_or(error),
+            Ok(attributes) => Ok(Length { bytes: attributes.size, is_lost: false }),
+            Err(error @ (Errno::ENOENT | Errno::ESTALE)) => {
+                let last = self.state.last().ok_or(error)?;
+                Ok(Length { bytes: last.size, is_lost: true })
+            }
+            Err(error) => Err(error),
         }
     }
+}
+
+/// The length of a file.
+#[derive(Clone, Copy)]
+pub(super) struct Length {
+    pub(super) bytes: u64,
+    /// The host does not have the file by this name any more, and the length is what it was.
+    pub(super) is_lost: bool,
 }
 
 /// Names.
@@ -183,62 +243,60 @@ impl SharedNode {
 
     /// Keeps an entry that the host has said to be there, if there is memory for it.
     fn keep(&self, name: &[u8], entry: &Arc<Dentry>, asked: &NameQuestion) {
-        let (mut is_new, mut old) = (false, None);
-        self.state.answer_name(asked, |names| {
-            if let Ok(kept) = names.insert(name, entry.clone()) {
-                (is_new, old) = kept;
-            }
+        let (mut is_new, mut old, mut is_kept) = (false, None, true);
+        self.state.answer_name(asked, |names| match names.insert(name, entry.clone()) {
+            Ok(kept) => (is_new, old) = kept,
+            Err(_) => is_kept = false,
         });
+        if !is_kept {
+            self.server().has_lost_name();
+        }
+        if let Some(other) = old.as_ref().filter(|old| !Arc::ptr_eq(old, entry))
+            && let Ok(node) = self.sibling(&other.node)
+        {
+            // Whoever has it open asks for it by its name, and hears that it has none.
+            node.state.expire(self.server());
+        }
         drop(old);
         self.server().count_names(isize::from(is_new));
         self.server().make_room();
     }
 
-    /// Whether the host still has this file by this node's name, by asking unless both are known.
-    fn is_there(&self, is_name_current: bool) -> Result<bool, Errno> {
-        if is_name_current && self.state.is_current(self.server()) {
-            return Ok(true);
-        }
-        match self.ask(GiveUp::Forget) {
-            Ok(_) => Ok(true),
-            Err(Errno::EINTR) => Err(Errno::EINTR),
-            Err(_) => Ok(false),
-        }
-    }
-
-    /// Has the host change the name `name` in this directory, and notes what has become of it.
-    fn change_name(
+    /// Asks the host for a name in this directory, of which this entry is known.
+    fn walk(
         &self,
+        this: &Arc<Dentry>,
         name: &[u8],
-        outcome: Outcome<'_>,
-        ask: impl FnOnce() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let began = self.state.change(self.server());
-        match ask() {
-            Ok(()) => self.state.changed_name(self.server(), began, name, outcome),
-            Err(error) => {
-                self.state.changed_name(self.server(), began, name, Outcome::Unknown);
-                if error == Errno::EINTR {
-                    // It may still happen.
-                    self.state.doubt(self.server());
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks the host for a name in this directory.
-    fn walk(&self, this: &Arc<Dentry>, name: &[u8], asked: &NameQuestion) -> Result<Arc<Dentry>, Errno> {
-        let fid = match self.fid.walk(Some(name)) {
-            Ok(fid) => fid,
+        asked: &NameQuestion,
+        known: Option<(Arc<Dentry>, Arc<Self>)>,
+    ) -> Result<Arc<Dentry>, Errno> {
+        let (fid, number) = match self.fid.walk(name) {
+            Ok(found) => found,
             Err(Errno::ENOENT) => {
+                let mut old = None;
                 // One that is not kept is asked for again.
-                self.state.answer_name(asked, |names| _ = names.insert_absent(name));
+                self.state.answer_name(asked, |names| {
+                    old = names.remove(name);
+                    let _ = names.insert_absent(name);
+                });
+                self.server().count_names(-isize::from(old.is_some()));
+                drop(old);
                 return Err(Errno::ENOENT);
             }
             Err(error) => return Err(error),
         };
+        if let Some((entry, node)) = known.filter(|(_, node)| node.number == number) {
+            let is_current = node.state.is_current(self.server());
+            match if is_current { Ok(()) } else { node.ask_after_walk(GiveUp::Forget).map(drop) } {
+                Ok(()) => {
+                    self.keep(name, &entry, asked);
+                    return Ok(entry);
+                }
+                // Its handle leads to where the file was before.
+                Err(Errno::ENOENT | Errno::ESTALE) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let entry = Self::new(fid, &asked.question)?.entry_at(this, name)?;
         self.keep(name, &entry, asked);
         Ok(entry)
@@ -268,29 +326,21 @@ impl Inode for SharedNode {
         self.kind
     }
 
+    fn access(&self) -> Metadata {
+        self.state.access(self.server()).map_or_else(|| self.metadata(), |known| self.metadata_of(&known))
+    }
+
     fn metadata(&self) -> Metadata {
-        let device = self.fid.server.device;
         let known = self.state.current(self.server()).ok_or(Errno::ENODATA);
         // The name may be gone; what is left is what the file was.
         let last = || self.state.last().ok_or(Errno::ENOENT);
-        let Ok(attributes) = known.or_else(|_| self.ask(GiveUp::Forget)).or_else(|_| last()) else {
-            return Metadata { device, links: 0, ..Metadata::anonymous(self.kind, self.number) };
-        };
-        Metadata {
-            device,
-            inode: self.number,
-            kind: self.kind,
-            permissions: attributes.mode & 0o7777,
-            links: attributes.links as u32,
-            uid: attributes.uid,
-            gid: attributes.gid,
-            special: attributes.device,
-            size: attributes.size,
-            blocks: attributes.blocks,
-            accessed: timestamp(attributes.accessed),
-            modified: timestamp(attributes.modified),
-            changed: timestamp(attributes.changed),
-            born: timestamp(attributes.changed),
+        match known.or_else(|_| self.ask(GiveUp::Forget)).or_else(|_| last()) {
+            Ok(attributes) => self.metadata_of(&attributes),
+            Err(_) => Metadata {
+                device: self.fid.server.device,
+                links: 0,
+                ..Metadata::anonymous(self.kind, self.number)
+            },
         }
     }
 
@@ -303,6 +353,7 @@ impl Inode for SharedNode {
             let (blocks, free) = (pages(blocks), pages(free));
             Ok(Statistics { magic, blocks, free, nodes, free_nodes, device: self.fid.server.device })
         };
+        let _ = self.probe_if_old();
         let asked = self.fid.server.call(kind::STATFS, |writer| writer.u32(self.fid.number), read);
         let magic = linux::V9FS_MAGIC;
         let device = self.fid.server.device;
@@ -312,21 +363,21 @@ impl Inode for SharedNode {
     fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
         self.refresh()?;
         let asked = self.state.ask_name(self.server());
-        match self.state.find_name(name) {
+        let known = match self.state.find_name(name) {
             KnownName::Absent => return Err(Errno::ENOENT),
             // A directory that was found by another way since has another path, and so have the files in it.
             KnownName::Present { entry, is_current }
-                if entry.parent().is_some_and(|parent| Arc::ptr_eq(&parent, this))
-                    && self.sibling(&entry.node)?.is_there(is_current)? =>
+                if entry.parent().is_some_and(|parent| Arc::ptr_eq(&parent, this)) =>
             {
-                if !is_current {
-                    self.keep(name, &entry, &asked);
+                let node = self.sibling(&entry.node)?;
+                if is_current && node.state.is_current(self.server()) {
+                    return Ok(entry);
                 }
-                return Ok(entry);
+                Some((entry, node))
             }
-            _ => {}
-        }
-        self.walk(this, name, &asked)
+            _ => None,
+        };
+        self.walk(this, name, &asked, known)
     }
 
     fn list(&self, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
@@ -349,90 +400,32 @@ impl Inode for SharedNode {
     }
 
     fn link(&self, _: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
-        let node = self.sibling(node)?;
-        node.state.change(self.server());
-        // The entry of the new name is made when it is looked up.
-        self.change_name(name, Outcome::Unknown, || {
-            self.tell(kind::LINK, |writer| {
-                writer.u32(node.fid.number);
-                writer.string(name);
-            })
-        })?;
-        node.state.count_name(self.server(), true);
-        Ok(())
+        self.add_name(name, &*self.sibling(node)?)
     }
 
     fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
-        let name = entry.name()?;
-        let node = self.sibling(&entry.node)?;
-        let flags = if node.kind == FileType::Directory { linux::AT_REMOVEDIR } else { 0 };
-        handle::keep_open(&node);
-        node.state.change(self.server());
-        self.change_name(&name, Outcome::Absent, || {
-            self.tell(kind::UNLINKAT, |writer| {
-                writer.string(&name);
-                writer.u32(flags);
-            })
-        })?;
-        entry.mark_removed();
-        node.state.count_name(self.server(), false);
-        Ok(())
+        self.remove_name(entry, &*self.sibling(&entry.node)?)
     }
 
     fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
-        let target = self.sibling(&to.node)?;
-        let (old_name, new_name) = (entry.name()?, copy_name(name)?);
-        match how {
-            Rename::Replace => {}
-            // The protocol has no such rename; between this look and the rename the host may have made the name.
-            Rename::Keep if target.fid.walk(Some(name)).is_ok() => return Err(Errno::EEXIST),
-            Rename::Keep => {}
-            Rename::Exchange => return Err(Errno::EINVAL),
-        }
-        let replaced = match target.lookup(to, name) {
-            Err(Errno::EINTR) => return Err(Errno::EINTR),
-            replaced => replaced.ok(),
-        };
-        let replaced_node = replaced.as_ref().map(|entry| self.sibling(&entry.node)).transpose()?;
-        let moved = self.sibling(&entry.node)?;
-        if let Some(node) = &replaced_node {
-            if node.number == moved.number {
-                // Two names of one file: nothing is to be done, as rename(2) says.
-                return Ok(());
-            }
-            handle::keep_open(node);
-            node.state.change(self.server());
-        }
-        moved.state.change(self.server());
-        target.change_name(name, Outcome::Present(entry), || {
-            self.change_name(&old_name, Outcome::Absent, || {
-                self.tell(kind::RENAMEAT, |writer| {
-                    writer.string(&old_name);
-                    writer.u32(target.fid.number);
-                    writer.string(name);
-                })
-            })
-        })?;
-        drop(entry.set_position(to.clone(), new_name));
-        moved.state.change(self.server());
-        if moved.kind == FileType::Directory {
-            // Announcements of the host may be on their way with the old path.
-            self.server().has_gaps();
-        }
-        if let (Some(entry), Some(node)) = (replaced, replaced_node) {
-            entry.mark_removed();
-            node.state.count_name(self.server(), false);
-        }
-        Ok(())
+        self.move_name(entry, to, name, how)
     }
 
     fn follow(&self, _: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
         if self.kind != FileType::Symlink {
             return Err(Errno::EINVAL);
         }
+        if let Some(known) = self.state.target(self.server()) {
+            return Ok(LinkTarget::Text(fallible::try_to_vec(&known)?));
+        }
         let read = |reader: &mut Reader<'_>| Ok(fallible::try_to_vec(reader.string()?));
         let write = |writer: &mut MessageWriter<'_>| writer.u32(self.fid.number);
-        Ok(LinkTarget::Text(self.fid.server.call(kind::READLINK, write, read)??))
+        self.probe_if_old()?;
+        let target = self.fid.server.call(kind::READLINK, write, read)??;
+        if let Ok(kept) = fallible::try_to_vec(&target).map_err(Errno::from).and_then(fallible::try_arc) {
+            self.state.set_target(&kept);
+        }
+        Ok(LinkTarget::Text(target))
     }
 
     fn change(&self, change: &InodeChange) -> Result<(), Errno> {
@@ -475,9 +468,8 @@ impl Inode for SharedNode {
         let is_executed = opening.flags.contains(StatusFlags::EXECUTE);
         let access = if is_executed { linux::O_RDONLY } else { opening.flags.bits() & linux::O_ACCMODE };
         // A program that runs must stay to be had, whatever becomes of the name.
-        let may_be_lazy = access == linux::O_RDONLY && !is_executed;
-        let lazy = if may_be_lazy { Handle::lazy(&self)? } else { None };
-        let handle = match lazy {
+        let at_once = if access == linux::O_RDONLY { Handle::at_once(&self, !is_executed)? } else { None };
+        let handle = match at_once {
             Some(handle) => handle,
             None => self.open_on_host(access, opening)?,
         };
@@ -507,6 +499,7 @@ impl SharedNode {
             if let Some(above) = entry.parent() {
                 self.sibling(&above.node)?.state.forget_entry(self.server(), entry);
             }
+            return Err(Errno::ESTALE);
         }
         Handle::opened(self.clone(), fid?)
     }

@@ -21,6 +21,7 @@ use crate::fs::share::file::ask_to_read;
 use crate::fs::share::handle::Handle;
 use crate::fs::share::{CHUNK, Server};
 use crate::memory::{FrameRef, fallible};
+use crate::sched;
 use crate::sync::SpinLock;
 
 pub const PAGE: u64 = 4096;
@@ -34,17 +35,22 @@ const COMPLETE_MAX: u64 = 256;
 
 pub struct SharedPageSlot {
     frame: FrameRef,
-    /// When it was handed out to be written last, by [`SharedPageCache::moment`]; zero if the host has what it holds.
-    written: u64,
     generation: u64,
 }
 
-/// Pages by their numbers in the file.
-pub type PageSlots = BTreeMap<u64, SharedPageSlot>;
+/// Pages of a file.
+#[derive(Default)]
+pub struct PageSlots {
+    /// By their numbers.
+    slots: BTreeMap<u64, SharedPageSlot>,
+    /// When pages were handed out to be written last, by [`SharedPageCache::moment`], where the host has not what they
+    /// hold.
+    written: BTreeMap<u64, u64>,
+}
 
 #[derive(Default)]
 struct SharedPageCache {
-    slots: PageSlots,
+    pages: PageSlots,
     /// Counts pages that were handed out to be written.
     moment: u64,
     /// Counts changes of the file past the cache: what was read before one may be old.
@@ -77,7 +83,9 @@ impl SharedPages {
         let pages = size.div_ceil(PAGE);
         let cache = self.cache.lock();
         pages <= COMPLETE_MAX
-            && cache.slots.range(..pages).filter(|(_, slot)| cache.is_right(slot)).count() as u64 == pages
+            && cache.pages.slots.range(..pages).filter(|(index, slot)| cache.is_right(**index, slot)).count()
+                as u64
+                == pages
     }
 
     /// Reads pages from this one on from the host, and keeps them. How many there are now, one after the other; zero
@@ -113,9 +121,9 @@ impl SharedPages {
             if cache.changes != changes {
                 break;
             }
-            if cache.slots.get(&index).is_none_or(|slot| !cache.is_right(slot)) {
-                let slot = SharedPageSlot { frame, written: 0, generation };
-                match fallible::try_insert(&mut cache.slots, index, slot) {
+            if !cache.has(index) {
+                let slot = SharedPageSlot { frame, generation };
+                match fallible::try_insert(&mut cache.pages.slots, index, slot) {
                     Ok(old) => added += usize::from(old.is_none()),
                     Err(_) => break,
                 }
@@ -150,21 +158,35 @@ impl SharedPages {
         Ok(frame)
     }
 
-    /// A page to be mapped.
-    pub fn page(&self, handle: &Handle, index: u64, size: u64, write: bool) -> Result<FrameRef, Errno> {
+    /// A page to be mapped, of a file of this length. The length is asked for after the look at what has changed the
+    /// file, so that no page is kept that a truncation has cut off meanwhile.
+    pub fn page(
+        &self,
+        handle: &Handle,
+        index: u64,
+        size: impl Fn() -> Result<u64, Errno>,
+        write: bool,
+    ) -> Result<FrameRef, Errno> {
         self.is_used.store(true, Ordering::Relaxed);
         let server = &handle.node().fid.server;
         let mut ahead = if server.has_room() { AHEAD } else { 1 };
         loop {
             let (changes, generation) = {
-                let mut cache = self.cache.lock();
-                if let Some(frame) = cache.hand_out(index, write) {
-                    return Ok(frame);
-                }
+                let cache = self.cache.lock();
                 (cache.changes, cache.generation)
             };
+            let size = size()?;
             if index.saturating_mul(PAGE) >= size {
                 return Err(Errno::EFAULT);
+            }
+            {
+                let mut cache = self.cache.lock();
+                if cache.changes != changes {
+                    continue;
+                }
+                if let Some(frame) = cache.hand_out(index, write)? {
+                    return Ok(frame);
+                }
             }
             server.make_room();
             if ahead > 0 && self.fill(handle, index, size, ahead)? > 0 {
@@ -173,9 +195,9 @@ impl SharedPages {
             ahead = 0;
             let frame = self.fetch(handle, index)?;
             let mut cache = self.cache.lock();
-            if cache.changes == changes && cache.slots.get(&index).is_none_or(|slot| !cache.is_right(slot)) {
-                let slot = SharedPageSlot { frame, written: 0, generation };
-                let old = fallible::try_insert(&mut cache.slots, index, slot)?;
+            if cache.changes == changes && !cache.has(index) {
+                let slot = SharedPageSlot { frame, generation };
+                let old = fallible::try_insert(&mut cache.pages.slots, index, slot)?;
                 drop(cache);
                 server.count_frames(isize::from(old.is_none()));
             }
@@ -184,7 +206,7 @@ impl SharedPages {
 
     /// The page, if it is kept and right.
     pub fn resident(&self, index: u64) -> Option<FrameRef> {
-        self.cache.lock().hand_out(index, false)
+        self.cache.lock().hand_out(index, false).ok().flatten()
     }
 
     /// Reads: from pages that are kept up to the first that is not, which is fetched, with those behind it, if it is
@@ -219,6 +241,39 @@ impl SharedPages {
         crate::fs::share::file::read(handle.fid()?, buffer, offset, count)
     }
 
+    /// Reads a file that the host does not have by its name any more, so that it cannot say what has changed: as the host
+    /// has it now, past the length that is known too, but for what was written through mappings.
+    pub fn read_lost(
+        &self,
+        handle: &Handle,
+        size: u64,
+        buffer: &mut IoBuffer<'_>,
+        offset: u64,
+    ) -> TryResult<usize> {
+        let known = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let count = buffer.remaining().min(CHUNK);
+        let first = offset / PAGE;
+        let next_written = self.cache.lock().pages.written.range(first..).next().map(|(&index, _)| index);
+        let fid = match handle.fid() {
+            Ok(fid) => fid,
+            Err(error @ (Errno::ENOENT | Errno::ESTALE)) => {
+                // Opened without the host, and what is kept is all there is of it.
+                return match self.copy_kept(buffer, offset, count.min(known))? {
+                    0 if count.min(known) > 0 => Err(error.into()),
+                    done => Ok(done),
+                };
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if next_written == Some(first) {
+            let rest_of_page = (PAGE - offset % PAGE) as usize;
+            return self.copy_kept(buffer, offset, count.min(known).min(rest_of_page));
+        }
+        let limit = next_written.map_or(u64::MAX, |next| next * PAGE - offset);
+        let count = count.min(usize::try_from(limit).unwrap_or(usize::MAX));
+        crate::fs::share::file::read(fid, buffer, offset, count)
+    }
+
     /// Copies what is kept from here on. An error is one of the first byte.
     fn copy_kept(&self, buffer: &mut IoBuffer<'_>, offset: u64, count: usize) -> TryResult<usize> {
         let mut done = 0;
@@ -245,14 +300,13 @@ impl SharedPages {
         for index in offset / PAGE..end.div_ceil(PAGE) {
             let (start, stop) = ((index * PAGE).max(offset), ((index + 1) * PAGE).min(end));
             let part = &bytes[(start - offset) as usize..(stop - offset) as usize];
-            let is_right = cache.slots.get(&index).is_some_and(|slot| cache.is_right(slot));
-            if is_right {
-                if let Some(slot) = cache.slots.get(&index) {
+            if cache.has(index) {
+                if let Some(slot) = cache.pages.slots.get(&index) {
                     slot.frame.write((start % PAGE) as usize, part);
                 }
                 continue;
             }
-            added -= isize::from(cache.slots.remove(&index).is_some());
+            added -= isize::from(cache.remove(index).is_some());
             let is_whole = start == index * PAGE && (stop == (index + 1) * PAGE || stop >= before);
             if is_whole
                 && server.has_room()
@@ -260,8 +314,8 @@ impl SharedPages {
             {
                 frame.write(0, part);
                 frame.clear(part.len()..PAGE_BYTES);
-                let slot = SharedPageSlot { frame, written: 0, generation: cache.generation };
-                added += isize::from(fallible::try_insert(&mut cache.slots, index, slot).is_ok());
+                let slot = SharedPageSlot { frame, generation: cache.generation };
+                added += isize::from(fallible::try_insert(&mut cache.pages.slots, index, slot).is_ok());
             }
         }
         drop(cache);
@@ -273,24 +327,32 @@ impl SharedPages {
         let mut cache = self.cache.lock();
         cache.changes += 1;
         let end = before.min(size);
-        if let Some(slot) = cache.slots.get(&(end / PAGE)).filter(|_| !end.is_multiple_of(PAGE)) {
+        if let Some(slot) = cache.pages.slots.get(&(end / PAGE)).filter(|_| !end.is_multiple_of(PAGE)) {
             slot.frame.clear((end % PAGE) as usize..PAGE_BYTES);
         }
         drop(cache);
-        while self.drop_some(server, size.div_ceil(PAGE)) {}
+        if size == 0 {
+            self.hand_over(server);
+        }
+        while self.drop_some(server, size.div_ceil(PAGE)) {
+            sched::poll_interrupts();
+        }
     }
 
     /// Drops some of the pages from `first` on; whether there may be more. Splitting the map would need memory, and how
-    /// many there are a program decides. The caller holds the lock on the contents, so that none comes meanwhile.
+    /// many there are a program decides. None comes meanwhile: the change was counted before, and whoever fetches one looks at
+    /// the length after the count.
     fn drop_some(&self, server: &Server, first: u64) -> bool {
         let mut cache = self.cache.lock();
         for dropped in 0..STEP {
-            if cache.slots.last_key_value().is_none_or(|(&last, _)| last < first) {
+            if cache.pages.slots.last_key_value().is_none_or(|(&last, _)| last < first) {
                 drop(cache);
                 server.count_frames(-(dropped as isize));
                 return false;
             }
-            cache.slots.pop_last();
+            if let Some((index, _)) = cache.pages.slots.pop_last() {
+                cache.pages.written.remove(&index);
+            }
         }
         drop(cache);
         server.count_frames(-(STEP as isize));
@@ -305,15 +367,15 @@ impl SharedPages {
         }
         let mut cache = self.cache.lock();
         let (mut unused, mut count, mut looked, mut next) = ([0; STEP], 0, 0, 0);
-        for (&index, slot) in cache.slots.range(cache.hand..).take(STEP) {
-            if slot.written == 0 && slot.frame.is_unique() {
+        for (&index, slot) in cache.pages.slots.range(cache.hand..).take(STEP) {
+            if !cache.pages.written.contains_key(&index) && slot.frame.is_unique() {
                 unused[count] = index;
                 count += 1;
             }
             (looked, next) = (looked + 1, index + 1);
         }
         for index in &unused[..count] {
-            cache.slots.remove(index);
+            cache.pages.slots.remove(index);
         }
         cache.hand = if looked == STEP { next } else { 0 };
         drop(cache);
@@ -321,22 +383,23 @@ impl SharedPages {
         (count, looked == STEP)
     }
 
-    /// Leaves all pages to be dropped in steps, at the end of the file's state.
+    /// Leaves all pages to be dropped in steps.
     pub fn hand_over(&self, server: &Server) {
-        let slots = core::mem::take(&mut self.cache.lock().slots);
-        server.count_frames(-(slots.len() as isize));
-        if slots.len() > STEP {
-            server.drop_later(slots);
+        let pages = core::mem::take(&mut self.cache.lock().pages);
+        server.count_frames(-(pages.slots.len() as isize));
+        if pages.slots.len() > STEP {
+            server.drop_later(pages);
         }
     }
 }
 
 /// Drops some pages; whether there are more.
-pub fn drop_step(slots: &mut PageSlots) -> bool {
+pub fn drop_step(pages: &mut PageSlots) -> bool {
     for _ in 0..STEP {
-        slots.pop_last();
+        pages.slots.pop_last();
+        pages.written.pop_last();
     }
-    !slots.is_empty()
+    !pages.slots.is_empty()
 }
 
 /// Pages that were written through mappings.
@@ -344,8 +407,9 @@ impl SharedPages {
     /// The first page in a range that was written, and the last.
     pub fn written(&self, pages: &Range<u64>) -> Option<(Range<u64>, u64)> {
         let cache = self.cache.lock();
-        let (first, _) = cache.written_from(pages.start, pages.end)?;
-        let last = cache.slots.range(first..pages.end).next_back().map_or(first, |(index, _)| *index);
+        let mut written = cache.pages.written.range(pages.start..pages.end.max(pages.start));
+        let (&first, _) = written.next()?;
+        let last = written.next_back().map_or(first, |(&index, _)| index);
         Some((first..last + 1, cache.moment))
     }
 
@@ -376,10 +440,12 @@ impl SharedPages {
             let mut cache = self.cache.lock();
             let Some((index, _)) = cache.written_from(at, u64::MAX) else { return };
             at = index + 1;
-            let is_lost = cache.slots.get(&index).is_some_and(|slot| slot.written <= moment);
-            let slot = if is_lost { cache.slots.remove(&index) } else { None };
+            let is_lost = cache.pages.written.get(&index).is_some_and(|&written| written <= moment);
+            let slot = if is_lost { cache.remove(index) } else { None };
             drop(cache);
             server.count_frames(-isize::from(slot.is_some()));
+            drop(slot);
+            sched::poll_interrupts();
         }
     }
 
@@ -387,24 +453,22 @@ impl SharedPages {
     pub fn give_up(&self, server: &Server, send: impl Fn(u64, &FrameRef) -> Result<(), Errno>) {
         let mut at = 0;
         loop {
-            let mut cache = self.cache.lock();
-            let next = cache.slots.range(at..).find(|(_, slot)| slot.frame.is_unique());
-            let Some((&index, slot)) = next else { return };
-            let (frame, written, moment) = (slot.frame.clone(), slot.written, cache.moment);
-            at = index + 1;
-            if written > 0 {
-                drop(cache);
+            let next = self.cache.lock().unmapped_from(&mut at);
+            sched::poll_interrupts();
+            let Some(next) = next else { return };
+            let Some((index, frame, moment)) = next else { continue };
+            if let Some(moment) = moment {
                 if send(index, &frame).is_err() {
                     continue;
                 }
-                cache = self.cache.lock();
                 // Whoever got it meanwhile to write to it did so at a later moment.
-                cache.stored(index, moment);
+                self.cache.lock().stored(index, moment);
             }
             drop(frame);
-            let is_unused = |slot: &SharedPageSlot| slot.written == 0 && slot.frame.is_unique();
-            let unused = cache.slots.get(&index).is_some_and(is_unused);
-            let slot = if unused { cache.slots.remove(&index) } else { None };
+            let mut cache = self.cache.lock();
+            let is_unused = cache.pages.slots.get(&index).is_some_and(|slot| slot.frame.is_unique())
+                && !cache.pages.written.contains_key(&index);
+            let slot = if is_unused { cache.remove(index) } else { None };
             drop(cache);
             server.count_frames(-isize::from(slot.is_some()));
             drop(slot);
@@ -412,43 +476,66 @@ impl SharedPages {
     }
 }
 
+/// A page that nobody has mapped: its number, its frame, and the moment now if it was written.
+type Unmapped = (u64, FrameRef, Option<u64>);
+
 impl SharedPageCache {
     /// Whether a page is what the file holds, as far as is known.
-    const fn is_right(&self, slot: &SharedPageSlot) -> bool {
-        slot.generation == self.generation || slot.written > 0
+    fn is_right(&self, index: u64, slot: &SharedPageSlot) -> bool {
+        slot.generation == self.generation || self.pages.written.contains_key(&index)
     }
 
-    fn hand_out(&mut self, index: u64, write: bool) -> Option<FrameRef> {
-        let generation = self.generation;
-        let slot = self.slots.get_mut(&index)?;
-        if slot.generation != generation && slot.written == 0 {
-            return None;
+    /// Whether a page is kept and right.
+    fn has(&self, index: u64) -> bool {
+        self.pages.slots.get(&index).is_some_and(|slot| self.is_right(index, slot))
+    }
+
+    fn hand_out(&mut self, index: u64, write: bool) -> Result<Option<FrameRef>, Errno> {
+        if !self.has(index) {
+            return Ok(None);
         }
         if write {
+            fallible::try_insert(&mut self.pages.written, index, self.moment + 1)?;
             self.moment += 1;
-            slot.written = self.moment;
         }
-        Some(slot.frame.clone())
+        Ok(self.pages.slots.get(&index).map(|slot| slot.frame.clone()))
+    }
+
+    fn remove(&mut self, index: u64) -> Option<SharedPageSlot> {
+        self.pages.written.remove(&index);
+        self.pages.slots.remove(&index)
     }
 
     /// The first page from this one on that is kept and right.
     fn next_right(&self, first: u64) -> Option<u64> {
         // Those of an older generation bound the search as well; then less is read at once.
-        self.slots.range(first..).next().map(|(index, _)| *index)
+        self.pages.slots.range(first..).next().map(|(index, _)| *index)
     }
 
     fn written_from(&self, first: u64, end: u64) -> Option<(u64, FrameRef)> {
-        let mut slots = self.slots.range(first..end.max(first));
-        slots.find(|(_, slot)| slot.written > 0).map(|(index, slot)| (*index, slot.frame.clone()))
+        let (&index, _) = self.pages.written.range(first..end.max(first)).next()?;
+        self.pages.slots.get(&index).map(|slot| (index, slot.frame.clone()))
+    }
+
+    /// Looks for a page from `at` on that nobody has mapped, among some; `None` behind the last. `at` moves on.
+    fn unmapped_from(&self, at: &mut u64) -> Option<Option<Unmapped>> {
+        self.pages.slots.range(*at..).next()?;
+        for (&index, slot) in self.pages.slots.range(*at..).take(STEP) {
+            *at = index + 1;
+            if slot.frame.is_unique() {
+                let moment = self.pages.written.contains_key(&index).then_some(self.moment);
+                return Some(Some((index, slot.frame.clone(), moment)));
+            }
+        }
+        Some(None)
     }
 
     fn stored(&mut self, index: u64, clean: u64) {
-        let generation = self.generation;
-        if let Some(slot) = self.slots.get_mut(&index)
-            && slot.written <= clean
-        {
-            slot.written = 0;
-            slot.generation = generation;
+        if self.pages.written.get(&index).is_some_and(|&written| written <= clean) {
+            self.pages.written.remove(&index);
+            if let Some(slot) = self.pages.slots.get_mut(&index) {
+                slot.generation = self.generation;
+            }
         }
     }
 }

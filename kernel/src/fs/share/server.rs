@@ -16,6 +16,7 @@ use heddle_kernel_core::ninep::{
 use crate::device::share::{GiveUp, MESSAGE_BYTES, Share};
 use crate::error::{Errno, TryResult};
 use crate::fs::File;
+use crate::fs::inode::NAME_LIMIT;
 use crate::fs::share::kept::CacheCounts;
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::{PageSlots, drop_step};
@@ -43,6 +44,8 @@ pub struct Server {
     gone: SpinLock<Option<Box<GoneFid>>>,
     /// Pages of files that have ended, to be dropped by it.
     gone_pages: SpinLock<Vec<PageSlots>>,
+    /// States of which the names are to be dropped by it.
+    gone_names: SpinLock<Vec<Arc<FileState>>>,
     keeper: spin::Once<TaskRef>,
     /// The folder's number between host and guest.
     pub(super) folder: u32,
@@ -55,6 +58,18 @@ impl From<Failure> for Errno {
             Failure::Refused(number) => u16::try_from(number).map_or(Self::EIO, Self),
             Failure::Malformed => Self::EIO,
         }
+    }
+}
+
+/// Adds to a list, or returns what there is no memory for.
+fn push_if_room<T>(list: &SpinLock<Vec<T>>, item: T) -> Option<T> {
+    let mut list = list.lock();
+    match list.try_reserve(1) {
+        Ok(()) => {
+            push_reserved(&mut list, item);
+            None
+        }
+        Err(_) => Some(item),
     }
 }
 
@@ -180,17 +195,18 @@ impl Server {
 
     /// The file of this number is a new one; what was known of another that had it is not about this.
     pub(super) fn forget(&self, number: u64, began: u64) {
-        let known = self.states.lock().get(&number).and_then(Weak::upgrade);
+        let mut all = self.states.lock();
+        let known = all.get(&number).and_then(Weak::upgrade);
         // Somebody else may have found the new file already.
-        if known.as_ref().is_some_and(|state| state.born > began) {
-            return;
+        if known.as_ref().is_none_or(|state| state.born <= began) {
+            all.remove(&number);
+            drop(all);
+            self.sockets.lock().remove(&number);
+            if let Some(state) = known {
+                // Nobody would find its names any more to drop them.
+                self.drop_names_later(state);
+            }
         }
-        self.states.lock().remove(&number);
-        if let Some(state) = known {
-            // Nobody would find them any more to drop them.
-            while state.forget_names(self, true) {}
-        }
-        self.sockets.lock().remove(&number);
     }
 
     pub(super) fn fid(self: &Arc<Self>) -> Result<Fid, Errno> {
@@ -230,10 +246,15 @@ impl Server {
         let mut budget = Budget::new();
         loop {
             let is_any = |_: &mut Context<'_>| match (self.next_gone(), self.next_gone_pages()) {
-                (None, None) => Poll::Pending,
+                (None, None) if self.gone_names.lock().is_empty() => Poll::Pending,
                 gone => Poll::Ready(gone),
             };
             let (number, slots) = poll_fn(is_any).await;
+            let state = self.gone_names.lock().pop();
+            while state.as_ref().is_some_and(|state| state.forget_any_name(&self)) {
+                budget.step(1).await;
+            }
+            drop(state);
             if let Some(number) = number {
                 // The server forgets the handle whatever it says.
                 let _ = self.call(kind::CLUNK, |writer| writer.u32(number), |_| Ok(()));
@@ -252,18 +273,18 @@ impl Server {
 
     /// Has pages dropped by the keeper; here and now if there is no memory for that.
     pub(super) fn drop_later(&self, slots: PageSlots) {
-        let kept = {
-            let mut gone = self.gone_pages.lock();
-            match gone.try_reserve(1) {
-                Ok(()) => {
-                    push_reserved(&mut gone, slots);
-                    None
-                }
-                Err(_) => Some(slots),
-            }
-        };
+        let kept = push_if_room(&self.gone_pages, slots);
         drop(kept);
         self.wake_keeper();
+    }
+
+    /// The same for the names in a directory.
+    fn drop_names_later(&self, state: Arc<FileState>) {
+        let kept = push_if_room(&self.gone_names, state);
+        self.wake_keeper();
+        while kept.as_ref().is_some_and(|state| state.forget_any_name(self)) {
+            sched::poll_interrupts();
+        }
     }
 
     pub(super) fn wake_keeper(&self) {
@@ -283,6 +304,7 @@ impl Server {
             sockets: SpinLock::new(BTreeMap::new()),
             gone: SpinLock::new(None),
             gone_pages: SpinLock::new(Vec::new()),
+            gone_names: SpinLock::new(Vec::new()),
             keeper: spin::Once::new(),
             folder,
             root: spin::Once::new(),
@@ -341,8 +363,32 @@ impl Fid {
         self
     }
 
-    /// A handle of the same file, or with a name of one in this directory.
-    pub(super) fn walk(&self, name: Option<&[u8]>) -> Result<Self, Errno> {
+    /// A handle of the same file.
+    pub(super) fn again(&self) -> Result<Self, Errno> {
+        self.walk_or(GiveUp::Forget, None).map(|(fid, _)| fid)
+    }
+
+    /// A handle of the file of a name in this directory, and the file's number.
+    pub(super) fn walk(&self, name: &[u8]) -> Result<(Self, u64), Errno> {
+        self.walk_or(GiveUp::Forget, Some(name))
+    }
+
+    /// Waits until the host answers questions about this file, before a request in which it looks at the file.
+    ///
+    /// In those QEMU 7.2 holds a lock of the whole folder, shared; creations and renames wait for it, and all others
+    /// behind them. If the host hangs, it is to hang here instead: a walk holds no lock. This one leads to a name that no
+    /// file can have, so it looks at the file itself and leaves no handle to be given back.
+    ///
+    /// # Errors
+    /// `EINTR`: the thread was killed meanwhile. `ENOMEM`. The answer itself says nothing.
+    pub(super) fn probe(&self, give_up: GiveUp) -> Result<(), Errno> {
+        match self.walk_or(give_up, Some(&[b'-'; NAME_LIMIT + 1])) {
+            Err(error @ (Errno::EINTR | Errno::ENOMEM)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn walk_or(&self, give_up: GiveUp, name: Option<&[u8]>) -> Result<(Self, u64), Errno> {
         let fid = self.server.fid()?;
         let walk = |writer: &mut MessageWriter<'_>| {
             writer.u32(self.number);
@@ -352,13 +398,15 @@ impl Fid {
                 writer.string(name);
             }
         };
+        let read = |reader: &mut Reader<'_>| match (reader.u16()?, name) {
+            (1, Some(_)) => reader.qid().map(Some),
+            (0, None) => Ok(Some(0)),
+            _ => Ok(None),
+        };
         // A handle that comes too late has to be given back.
-        let give_up = GiveUp::Tell(fid.number);
-        let count = self.server.call_or(give_up, kind::WALK, walk, |reader| reader.u16())?;
-        if count != u16::from(name.is_some()) {
-            return Err(Errno::ENOENT);
-        }
-        Ok(fid.live())
+        let give_up = if give_up == GiveUp::Never { give_up } else { GiveUp::Tell(fid.number) };
+        let number = self.server.call_or(give_up, kind::WALK, walk, read)?.ok_or(Errno::ENOENT)?;
+        Ok((fid.live(), number))
     }
 }
 

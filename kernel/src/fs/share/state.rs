@@ -11,19 +11,19 @@ use crate::error::Errno;
 use crate::fs::Dentry;
 use crate::fs::lock::FileLocks;
 use crate::fs::pipe::Pipe;
-use crate::fs::share::Server;
 use crate::fs::share::handle::{Handle, LazyHandles};
 use crate::fs::share::mapped::Mapped;
-use crate::fs::share::names::{KnownName, NameQuestion, Names, TAKEN_MAX};
+use crate::fs::share::names::{Hand, KnownName, NameQuestion, Names, OldName, Taken};
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::SharedPages;
+use crate::fs::share::{Fid, Server};
 use crate::memory::space::unmap_shared;
 use crate::memory::{MapSource, writeback};
 use crate::sched;
 use crate::sched::Priority;
 use crate::sched::detour::{DetourGuard, DetourLock};
 use crate::sync::SpinLock;
-use crate::time::{NS_PER_SECOND, realtime_ns};
+use crate::time::{NS_PER_SECOND, now_ns, realtime_ns};
 
 /// The state of a file, while it has a node.
 pub struct FileState {
@@ -52,6 +52,8 @@ pub struct FileState {
 struct CachedFile {
     attributes: Knowledge,
     names: Names,
+    /// Where a symbolic link leads.
+    target: Option<Arc<Vec<u8>>>,
 }
 
 fn wall_seconds() -> u64 {
@@ -64,6 +66,8 @@ pub enum Outcome<'a> {
     Present(&'a Arc<Dentry>),
     /// It is gone.
     Absent,
+    /// It is another entry than before.
+    Other,
     /// Nobody knows.
     Unknown,
 }
@@ -140,7 +144,13 @@ impl FileState {
         Some(source)
     }
 
-    /// The same, made for the first of them.
+    /// A handle that the host has opened, if the file is mapped.
+    pub fn mapped_fid(&self) -> Option<Arc<Fid>> {
+        let mapped = self.mapped.lock().upgrade()?;
+        mapped.reader().opened_fid().cloned()
+    }
+
+    /// The source of the file's mappings, made for the first of them.
     pub fn map(
         &self,
         node: &Arc<SharedNode>,
@@ -192,22 +202,57 @@ impl FileState {
         self.kept.lock().attributes.last().copied()
     }
 
+    /// The attributes, if no question is needed about type, permissions and owners.
+    pub fn access(&self, server: &Server) -> Option<Attributes> {
+        self.kept.lock().attributes.access(&server.horizon()).copied()
+    }
+
+    /// Whether the host has answered a question about the file within this time.
+    pub fn was_heard_of(&self, within_ns: u64) -> bool {
+        let asked_ns = self.kept.lock().attributes.asked_ns();
+        now_ns().saturating_sub(asked_ns) < within_ns
+    }
+
     /// Keeps the server's answer.
-    pub fn learn(&self, question: &Question, answer: &Attributes) {
+    pub fn learn(&self, question: &Question, answer: &Attributes) -> Judgement {
         let mut kept = self.kept.lock();
         if kept.attributes.learn(question, answer) == Judgement::Same {
-            return;
+            return Judgement::Same;
         }
-        let listing = kept.names.distrust();
+        let old = (kept.names.distrust(), kept.target.take());
         drop(kept);
-        drop(listing);
+        drop(old);
         self.pages.distrust();
-        if let Some(source) = self.source() {
+        // Not upgraded here: the end of the last mapping stores what was written, for which the caller may hold a lock.
+        let mapped = self.mapped.lock().clone();
+        if mapped.strong_count() > 0 {
             // Whoever has old pages mapped asks for them anew. Without memory for that they go on with the old ones.
             let _ = sched::spawn(Priority::KERNEL, async move {
-                unmap_shared(&source, 0..u64::MAX).await;
+                if let Some(source) = mapped.upgrade() {
+                    let source: Arc<dyn MapSource> = source;
+                    unmap_shared(&source, 0..u64::MAX).await;
+                }
             });
         }
+        Judgement::Changed
+    }
+
+    /// Where a symbolic link leads, if that needs no question.
+    pub fn target(&self, server: &Server) -> Option<Arc<Vec<u8>>> {
+        let kept = self.kept.lock();
+        let is_current = kept.attributes.is_current_but_for_own_changes(&server.horizon());
+        kept.target.clone().filter(|_| is_current)
+    }
+
+    /// Keeps the answer to a question where a symbolic link leads.
+    pub fn set_target(&self, target: &Arc<Vec<u8>>) {
+        let old = self.kept.lock().target.replace(target.clone());
+        drop(old);
+    }
+
+    /// The guest asks for other permissions or owners.
+    pub fn change_access(&self) {
+        self.kept.lock().attributes.change_access();
     }
 
     /// Notes a change by the guest, before it is asked for and when it is done; the moment.
@@ -285,28 +330,38 @@ impl FileState {
     }
 
     /// Ends a change of a name in this directory that began at a moment. If others changed the directory meanwhile,
-    /// nobody knows whose change came last.
-    pub fn changed_name(&self, server: &Server, began: u64, name: &[u8], outcome: Outcome<'_>) {
+    /// nobody knows whose change came last. The moment of the end; zero in that case.
+    pub fn changed_name(&self, server: &Server, began: u64, name: &[u8], outcome: Outcome<'_>) -> u64 {
         let moment = server.next_moment();
         let mut kept = self.kept.lock();
         let is_alone = kept.attributes.changed_at() == began;
         kept.attributes.change(moment, wall_seconds());
         let listing = kept.names.set_listing(None);
-        let mut old = kept.names.remove(name);
-        let mut count = -isize::from(old.is_some());
+        let (mut old, mut count, mut is_kept) = (None, 0, true);
+        // The entry of a name stays as long as it may be right: announcements find the file by it.
+        if !matches!(outcome, Outcome::Unknown) {
+            old = kept.names.remove(name);
+            count -= isize::from(old.is_some());
+        }
         match outcome {
-            Outcome::Present(entry) if is_alone => {
-                count += isize::from(kept.names.insert(name, entry.clone()).is_ok());
+            Outcome::Present(entry) => {
+                is_kept = kept.names.insert(name, entry.clone()).is_ok();
+                count += isize::from(is_kept);
             }
-            Outcome::Absent if is_alone => {
-                // One that is not kept is asked for.
-                let _ = kept.names.insert_absent(name);
-            }
-            _ => {}
+            // One that is not kept is asked for.
+            Outcome::Absent => _ = kept.names.insert_absent(name),
+            Outcome::Other | Outcome::Unknown => {}
+        }
+        if !is_alone || matches!(outcome, Outcome::Unknown) {
+            kept.names.distrust_name(name);
         }
         drop(kept);
         server.count_names(count);
+        if !is_kept {
+            server.has_lost_name();
+        }
         drop((listing, old.take()));
+        if is_alone { moment } else { 0 }
     }
 
     /// Somebody else may have changed a name in this directory.
@@ -325,13 +380,26 @@ impl FileState {
         drop(old);
     }
 
-    /// Forgets some names; whether there were any.
-    pub fn forget_names(&self, server: &Server, forced: bool) -> bool {
-        let taken = self.kept.lock().names.take_some(forced);
-        let count = taken.iter().flatten().count();
+    /// Forgets some names that nobody uses; how many they were, and whether there may be more.
+    pub fn forget_names(&self, server: &Server, forced: bool, hand: &mut Hand) -> (usize, bool) {
+        let Taken { entries, are_more } = self.kept.lock().names.take_some(forced, hand);
+        let count = entries.iter().flatten().count();
         server.count_names(-(count as isize));
-        debug_assert!(count <= TAKEN_MAX);
-        count > 0
+        (count, are_more)
+    }
+
+    /// Forgets a name, whoever uses its entry; whether there was one.
+    pub fn forget_any_name(&self, server: &Server) -> bool {
+        let old: OldName = self.kept.lock().names.pop();
+        server.count_names(-isize::from(old.is_some()));
+        old.is_some()
+    }
+
+    /// Drops some of the bytes that are kept; how many pages, and whether there may be more. A file that was opened
+    /// without the host keeps its bytes, which may be had nowhere else.
+    pub fn forget_pages(&self, server: &Server, forced: bool) -> (usize, bool) {
+        let lazy = self.lazy.lock();
+        if lazy.is_pinning() { (0, false) } else { self.pages.take_some(server, forced) }
     }
 }
 

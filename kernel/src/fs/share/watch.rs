@@ -33,10 +33,14 @@ fn state_of(entry: &Dentry) -> Option<Arc<FileState>> {
 }
 
 /// The state of the file of this name in a directory, if it is kept.
-fn below(state: &FileState, name: &[u8]) -> Option<Arc<FileState>> {
+fn below(server: &Server, state: &FileState, name: &[u8]) -> Option<Arc<FileState>> {
     match state.find_name(name) {
         KnownName::Present { entry, .. } => state_of(&entry),
-        KnownName::Absent | KnownName::Nothing => None,
+        KnownName::Absent => None,
+        KnownName::Nothing => {
+            server.unknown_name();
+            None
+        }
     }
 }
 
@@ -47,17 +51,18 @@ pub fn changed(changed: &ShareChanged<'_>) {
         return;
     }
     let Some(root) = server(changed.folder).and_then(|server| server.root()) else { return };
-    let mut state = root.state.clone();
+    let (server, mut state) = (root.server(), root.state.clone());
     for name in changed.directory.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
-        let Some(next) = below(&state, name) else {
-            root.server().unknown_name();
-            return;
-        };
+        let Some(next) = below(server, &state, name) else { return };
         state = next;
     }
-    state.expire(root.server());
+    state.expire(server);
+    if changed.name.is_empty() {
+        return;
+    }
+    let file = below(server, &state, changed.name);
     state.distrust_name(changed.name);
-    if let Some(file) = below(&state, changed.name) {
-        file.expire(root.server());
+    if let Some(file) = file {
+        file.expire(server);
     }
 }
