@@ -192,11 +192,11 @@ impl Watch {
             for (folder, path) in self.directories.get(&change.watch).cloned().unwrap_or_default() {
                 let inner = path.join(OsStr::from_bytes(&change.name));
                 let is_directory = change.flags.contains(ReadFlags::ISDIR);
-                if is_directory && (is_new || self.unreadable.remove(&(folder, inner.clone()))) {
-                    if self.add(folder, inner, &mut told).is_err() {
-                        put_folder(&mut message, kind::SHARE_UNWATCHED, folder);
-                        self.give_up(folder);
-                    }
+                let is_to_watch =
+                    is_directory && (self.unreadable.remove(&(folder, inner.clone())) || is_new);
+                if is_to_watch && self.add(folder, inner, &mut told).is_err() {
+                    put_folder(&mut message, kind::SHARE_UNWATCHED, folder);
+                    self.give_up(folder);
                 }
                 told.insert((folder, path, change.name.clone()));
             }

@@ -1,7 +1,8 @@
 //! The cache of shared folders: changes by both sides are seen, whatever was known before.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,13 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 8] = [
+pub const TESTS: [Test; 12] = [
     ("what the host changes in a shared folder is seen", changes_of_the_host),
     ("what the host changes after the guest is seen", changes_after_the_guest),
+    ("what the host changes right after the guest is seen", changes_right_after_the_guest),
+    ("an open file that the host renames is read as it is", renamed_by_the_host),
+    ("an open file that the host replaces keeps its bytes", replaced_by_the_host),
+    ("programs and files are run and cut while the host replaces them", replaced_all_the_time),
     ("a shared file with two names is one", two_names),
     ("a shared file is renamed to itself", renamed_to_itself),
     ("a shared file stays open without its name", open_without_a_name),
@@ -35,6 +40,20 @@ fn once_ready(folder: &Folder, act: impl FnOnce() -> std::io::Result<()>) -> Res
     }
     act().map_err(|error| error.to_string())?;
     folder.write("go", b"")
+}
+
+/// Runs a script that makes `ready` once the host is to act, and waits for `go`.
+fn run_beside(
+    kernel: Kernel,
+    folder: &Folder,
+    script: &str,
+    act: impl FnOnce() -> std::io::Result<()> + Send,
+) -> Result<String, String> {
+    thread::scope(|scope| {
+        let host = scope.spawn(|| once_ready(folder, act));
+        let output = folder.run(kernel, "", script);
+        host.join().map_err(|_| String::from("the host's side has panicked"))?.and(output)
+    })
 }
 
 fn changes_of_the_host(kernel: Kernel) -> Result<(), String> {
@@ -62,11 +81,7 @@ fn changes_of_the_host(kernel: Kernel) -> Result<(), String> {
         fs::create_dir(here.join("moved"))?;
         fs::write(here.join("moved/inner"), "")
     };
-    let output = thread::scope(|scope| {
-        let host = scope.spawn(|| once_ready(&folder, act));
-        let output = folder.run(kernel, "", &script);
-        host.join().map_err(|_| String::from("the host's side has panicked"))?.and(output)
-    })?;
+    let output = run_beside(kernel, &folder, &script, act)?;
     let old = "oldoldoldoldolddeep\n\n";
     expect(output, format!("{old}{old}NEWlongerNEWNEWnewdeep\ndeeper\ninner\n\n6\n"))
 }
@@ -81,12 +96,97 @@ fn changes_after_the_guest(kernel: Kernel) -> Result<(), String> {
         fs::write(here.join("d/f"), "bbb\n")?;
         fs::write(here.join("d/new"), "new\n")
     };
-    let output = thread::scope(|scope| {
-        let host = scope.spawn(|| once_ready(&folder, act));
-        let output = folder.run(kernel, "", script);
-        host.join().map_err(|_| String::from("the host's side has panicked"))?.and(output)
-    })?;
+    let output = run_beside(kernel, &folder, script, act)?;
     expect(output, String::from("aaa\nnone\nf\nbbb\nnew\nf\nnew\nx\n"))
+}
+
+/// The times of both changes may be the same; what the host wrote last is read all the same, within some seconds, for
+/// whoever looks soon after and for whoever doesn't.
+fn changes_right_after_the_guest(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    let script = "echo aaa > soon; echo aaa > later; cat soon later; touch ready; \
+                  while [ ! -e go ]; do sleep 0.02; done; cat soon > soon.copy; sleep 4; cat soon later";
+    let here = folder.0.clone();
+    let act = move || {
+        fs::write(here.join("soon"), "bbb\n")?;
+        fs::write(here.join("later"), "bbb\n")
+    };
+    let output = run_beside(kernel, &folder, script, act)?;
+    expect(output, String::from("aaa\naaa\nbbb\nbbb\n"))
+}
+
+fn renamed_by_the_host(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    folder.write("log", b"one\n")?;
+    // One has its name from the host, and one from the guest, which has moved it.
+    let script = "echo one > f; exec 3< log 4< f; cat <&3; cat <&4; mv f g; touch ready; \
+                  while [ ! -e go ]; do sleep 0.02; done; sleep 1.2; cat <&3; cat <&4; \
+                  perl -e 'open(F, \"<&3\"); sysseek(F, 0, 0); sysread(F, my $all, 100); print $all'";
+    let here = folder.0.clone();
+    let act = move || {
+        fs::rename(here.join("log"), here.join("log.1"))?;
+        fs::write(here.join("log"), "another\n")?;
+        fs::write(here.join("log.1"), "ONE\ntwo\n")?;
+        fs::write(here.join("g"), "one\ntwo\n")
+    };
+    let output = run_beside(kernel, &folder, script, act)?;
+    expect(output, String::from("one\none\ntwo\ntwo\nONE\ntwo\n"))
+}
+
+fn replaced_by_the_host(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    for (name, byte) in [("a", b'a'), ("b", b'b'), ("c", b'c'), ("d", b'd')] {
+        folder.write(name, &[byte; 10_000])?;
+    }
+    // Read whole before, so that all of it is known when it is opened. The last of the memory is taken then, for which a program is killed.
+    let script = "cat a b c > /dev/null; exec 3< a 4< b 5< c; touch ready; while [ ! -e go ]; do sleep 0.02; done; \
+                  perl -e 'my @all; push(@all, \"x\" x (1 << 20)) while 1' 2>/dev/null; \
+                  for f in 3 4 5; do head -c 3 <&$f; tail -c 3 <&$f; echo; done; head -c 3 a";
+    let here = folder.0.clone();
+    let act = move || {
+        fs::rename(here.join("d"), here.join("a"))?;
+        fs::remove_file(here.join("b"))?;
+        fs::rename(here.join("c"), here.join("e"))
+    };
+    let output = run_beside(kernel, &folder, script, act)?;
+    expect(output, String::from("aaaaaa\nbbbbbb\ncccccc\nddd"))
+}
+
+fn replaced_all_the_time(kernel: Kernel) -> Result<(), String> {
+    if kernel == Kernel::Linux {
+        // Linux's client says ESTALE to both.
+        return Ok(());
+    }
+    let folder = Folder::new()?;
+    let program = b"#!/bin/sh\necho runs\n";
+    let (here, other) = (folder.0.clone(), folder.0.join("other"));
+    let replace = |name: &str| {
+        fs::write(&other, program)?;
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o755))?;
+        fs::rename(&other, here.join(name))
+    };
+    for name in ["run", "cut"] {
+        replace(name).map_err(|error| error.to_string())?;
+    }
+    let script = "for n in $(seq 150); do ./run >> /tmp/out || echo failed; \
+                  perl -e 'truncate(\"cut\", 5) or print \"$!\\n\"'; done; touch ready; sort /tmp/out | uniq -c | tr -s ' '";
+    let is_over = AtomicBool::new(false);
+    let output = thread::scope(|scope| {
+        let host = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                replace("run").and_then(|()| replace("cut"))?;
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok::<(), std::io::Error>(())
+        });
+        let output = folder.run(kernel, "", script);
+        is_over.store(true, Ordering::Relaxed);
+        host.join()
+            .map_err(|_| String::from("the host's side has panicked"))?
+            .map_err(|error| error.to_string())?;
+        output
+    })?;
+    expect(output, String::from(" 150 runs\n"))
 }
 
 fn renamed_to_itself(kernel: Kernel) -> Result<(), String> {
