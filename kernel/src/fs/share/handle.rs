@@ -15,11 +15,8 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::share::Fid;
 use crate::fs::share::node::SharedNode;
-use crate::fs::share::pages::PAGE;
+use crate::fs::share::pages::{COMPLETE_MAX, PAGE};
 use crate::memory::fallible;
-
-/// Longest file in pages that is opened lazily.
-const LAZY_PAGES_MAX: u64 = 256;
 
 /// Lazy handles of a file.
 #[derive(Default)]
@@ -73,8 +70,8 @@ impl Handle {
         let (state, server) = (&node.state, &node.fid.server);
         let Some(size) = state.current_size(server) else { return Ok(None) };
         let pages = size.div_ceil(PAGE);
-        let pinned = pages.min(LAZY_PAGES_MAX) as usize;
-        if pages > LAZY_PAGES_MAX || !server.pin(pinned) {
+        let pinned = pages.min(COMPLETE_MAX) as usize;
+        if pages > COMPLETE_MAX || !server.pin(pinned) {
             return Ok(None);
         }
         // Counted before the bytes are looked at, so that they stay; its end counts it out, whatever comes.

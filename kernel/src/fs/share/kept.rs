@@ -5,7 +5,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_kernel_core::ninep::knowledge::{Horizon, Question};
 
@@ -70,8 +70,8 @@ pub struct CacheCounts {
     frames: AtomicUsize,
     /// How long answers are relied on.
     valid_ns: AtomicU64,
-    /// Until when some files may not be found by the names by which the host announces them.
-    gaps_until_ns: AtomicU64,
+    /// Some files may not be found by the names by which the host announces them.
+    has_gaps: AtomicBool,
     /// Frames with the bytes of files that were opened without the host.
     pinned: AtomicUsize,
     /// The number of the state that was visited last.
@@ -86,7 +86,7 @@ impl CacheCounts {
             names: AtomicUsize::new(0),
             frames: AtomicUsize::new(0),
             valid_ns: AtomicU64::new(VALID_NS),
-            gaps_until_ns: AtomicU64::new(0),
+            has_gaps: AtomicBool::new(false),
             pinned: AtomicUsize::new(0),
             hand: AtomicU64::new(0),
         }
@@ -133,20 +133,14 @@ impl Server {
         self.distrust();
     }
 
-    /// Names have moved, of which the host may have announced changes before: what is known of them now is not relied on
-    /// for longer than announcements are waited for here.
-    pub fn has_moved_names(&self) {
-        self.kept.gaps_until_ns.fetch_max(now_ns() + VALID_WATCHED_NS, Ordering::Relaxed);
-    }
-
     /// From now on a file may be in use that the host's announcements do not find by its name.
     pub fn has_lost_name(&self) {
-        self.kept.gaps_until_ns.store(u64::MAX, Ordering::Relaxed);
+        self.kept.has_gaps.store(true, Ordering::Relaxed);
     }
 
     /// A name was announced that is not kept.
     pub fn unknown_name(&self) {
-        if now_ns() < self.kept.gaps_until_ns.load(Ordering::Relaxed) {
+        if self.kept.has_gaps.load(Ordering::Relaxed) {
             self.distrust();
         }
     }

@@ -55,9 +55,13 @@ impl SharedNode {
     ) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
         let state = fid.server.state_of(attributes.number)?;
-        state.learn(question, attributes);
+        let judgement = state.learn(question, attributes);
         let (created, entry) = (SpinLock::new(None), SpinLock::new(Weak::new()));
-        fallible::try_arc(Self { fid, kind, number: attributes.number, state, entry, created })
+        let node = fallible::try_arc(Self { fid, kind, number: attributes.number, state, entry, created })?;
+        if judgement == Judgement::Changed {
+            handle::open_for_lazy(&node);
+        }
+        Ok(node)
     }
 
     fn metadata_of(&self, attributes: &Attributes) -> Metadata {
@@ -400,11 +404,11 @@ impl Inode for SharedNode {
     }
 
     fn link(&self, _: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
-        self.add_name(name, &*self.sibling(node)?)
+        self.add_name(name, &self.sibling(node)?)
     }
 
     fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
-        self.remove_name(entry, &*self.sibling(&entry.node)?)
+        self.remove_name(entry, &self.sibling(&entry.node)?)
     }
 
     fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {

@@ -31,7 +31,7 @@ const AHEAD: usize = CHUNK / PAGE_BYTES;
 /// Pages that one step drops.
 const STEP: usize = 32;
 /// Longest file in pages of which is found out whether all of it is kept.
-const COMPLETE_MAX: u64 = 256;
+pub const COMPLETE_MAX: u64 = 256;
 
 pub struct SharedPageSlot {
     frame: FrameRef,

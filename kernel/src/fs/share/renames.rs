@@ -144,9 +144,11 @@ impl SharedNode {
         renamed?;
         drop(entry.set_position(to.clone(), new_name));
         moved.state.change(self.server());
+        // Announcements of the host may be on their way with the old path.
         if moved.kind == FileType::Directory {
-            // Announcements of the host may be on their way with the old path.
-            self.server().has_moved_names();
+            self.server().distrust();
+        } else {
+            moved.state.expire(self.server());
         }
         if let (Some(entry), Some(node)) = (replaced, replaced_node) {
             entry.mark_removed();

@@ -195,17 +195,22 @@ impl Server {
 
     /// The file of this number is a new one; what was known of another that had it is not about this.
     pub(super) fn forget(&self, number: u64, began: u64) {
-        let mut all = self.states.lock();
-        let known = all.get(&number).and_then(Weak::upgrade);
-        // Somebody else may have found the new file already.
-        if known.as_ref().is_none_or(|state| state.born <= began) {
-            all.remove(&number);
-            drop(all);
-            self.sockets.lock().remove(&number);
-            if let Some(state) = known {
-                // Nobody would find its names any more to drop them.
-                self.drop_names_later(state);
+        let (known, is_other) = {
+            let mut all = self.states.lock();
+            let known = all.get(&number).and_then(Weak::upgrade);
+            // Somebody else may have found the new file already.
+            let is_other = known.as_ref().is_none_or(|state| state.born <= began);
+            if is_other {
+                all.remove(&number);
             }
+            (known, is_other)
+        };
+        if is_other {
+            self.sockets.lock().remove(&number);
+        }
+        if let Some(state) = known.filter(|_| is_other) {
+            // Nobody would find its names any more to drop them.
+            self.drop_names_later(state);
         }
     }
 
