@@ -16,7 +16,7 @@ use crate::fs::lock::FileLocks;
 use crate::fs::share::file::SharedFile;
 use crate::fs::share::handle::Handle;
 use crate::fs::share::kept::VALID_NS;
-use crate::fs::share::names::{KnownName, NameQuestion};
+use crate::fs::share::names::{KnownName, NameQuestion, OldName};
 use crate::fs::share::state::{FileState, Outcome};
 use crate::fs::share::{Fid, Server, handle, listing};
 use crate::fs::{Dentry, File, FileType, StatusFlags};
@@ -255,15 +255,16 @@ impl SharedNode {
         if !is_kept {
             self.server().has_lost_name();
         }
-        if let Some(other) = old.as_ref().filter(|old| !Arc::ptr_eq(old, entry))
-            && let Ok(node) = self.sibling(&other.node)
-        {
-            // Whoever has it open asks for it by its name, and hears that it has none.
-            node.state.expire(self.server());
-        }
-        drop(old);
+        self.lose(old.filter(|old| !Arc::ptr_eq(old, entry)));
         self.server().count_names(isize::from(is_new));
         self.server().make_room();
+    }
+
+    /// An entry's file has lost its name on the host: whoever has it open asks for it by that, and hears so.
+    fn lose(&self, entry: OldName) {
+        if let Some(Ok(node)) = entry.map(|entry| self.sibling(&entry.node)) {
+            node.state.expire(self.server());
+        }
     }
 
     /// Asks the host for a name in this directory, of which this entry is known.
@@ -284,7 +285,7 @@ impl SharedNode {
                     let _ = names.insert_absent(name);
                 });
                 self.server().count_names(-isize::from(old.is_some()));
-                drop(old);
+                self.lose(old);
                 return Err(Errno::ENOENT);
             }
             Err(error) => return Err(error),
