@@ -115,7 +115,7 @@ impl SharedNode {
             Contents::Device(..) => return Err(Errno::EPERM),
         }
         let question = self.server().question();
-        let (fid, _) = self.fid.walk(name)?;
+        let fid = self.fid.walk(name)?;
         // It may have the number of a file that the host has removed.
         let attributes = attributes(GiveUp::Forget, &fid)?;
         self.server().forget(attributes.number, began);

@@ -275,8 +275,22 @@ impl SharedNode {
         asked: &NameQuestion,
         known: Option<(Arc<Dentry>, Arc<Self>)>,
     ) -> Result<Arc<Dentry>, Errno> {
-        let (fid, number) = match self.fid.walk(name) {
-            Ok(found) => found,
+        if let Some((entry, node)) = known
+            && self.fid.number_of(name)? == Some(node.number)
+        {
+            let is_current = node.state.is_current(self.server());
+            match if is_current { Ok(()) } else { node.ask_after_walk(GiveUp::Forget).map(drop) } {
+                Ok(()) => {
+                    self.keep(name, &entry, asked);
+                    return Ok(entry);
+                }
+                // Its handle leads to where the file was before.
+                Err(Errno::ENOENT | Errno::ESTALE) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let fid = match self.fid.walk(name) {
+            Ok(fid) => fid,
             Err(Errno::ENOENT) => {
                 let mut old = None;
                 // One that is not kept is asked for again.
@@ -290,18 +304,6 @@ impl SharedNode {
             }
             Err(error) => return Err(error),
         };
-        if let Some((entry, node)) = known.filter(|(_, node)| node.number == number) {
-            let is_current = node.state.is_current(self.server());
-            match if is_current { Ok(()) } else { node.ask_after_walk(GiveUp::Forget).map(drop) } {
-                Ok(()) => {
-                    self.keep(name, &entry, asked);
-                    return Ok(entry);
-                }
-                // Its handle leads to where the file was before.
-                Err(Errno::ENOENT | Errno::ESTALE) => {}
-                Err(error) => return Err(error),
-            }
-        }
         let entry = Self::new(fid, &asked.question)?.entry_at(this, name)?;
         self.keep(name, &entry, asked);
         Ok(entry)

@@ -370,50 +370,74 @@ impl Fid {
 
     /// A handle of the same file.
     pub(super) fn again(&self) -> Result<Self, Errno> {
-        self.walk_or(GiveUp::Forget, None).map(|(fid, _)| fid)
+        self.walk_names(GiveUp::Forget, &[]).map(|walk| walk.fid)
     }
 
-    /// A handle of the file of a name in this directory, and the file's number.
-    pub(super) fn walk(&self, name: &[u8]) -> Result<(Self, u64), Errno> {
-        self.walk_or(GiveUp::Forget, Some(name))
+    /// A handle of the file of a name in this directory.
+    pub(super) fn walk(&self, name: &[u8]) -> Result<Self, Errno> {
+        let Walk { fid, count, .. } = self.walk_names(GiveUp::Forget, &[name])?;
+        if count == 1 { Ok(fid) } else { Err(Errno::ENOENT) }
+    }
+
+    /// The number of the file of a name in this directory, without a handle that has to be given back: the walk goes on
+    /// to a name that no file can have, and says how far it came. `None` if the name has no file, or the server does not
+    /// say how far it came.
+    pub(super) fn number_of(&self, name: &[u8]) -> Result<Option<u64>, Errno> {
+        match self.walk_names(GiveUp::Forget, &[name, &IMPOSSIBLE_NAME]) {
+            Ok(Walk { count: 1, number, .. }) => Ok(Some(number)),
+            Err(error @ (Errno::EINTR | Errno::ENOMEM)) => Err(error),
+            _ => Ok(None),
+        }
     }
 
     /// Waits until the host answers questions about this file, before a request in which it looks at the file.
     ///
     /// In those QEMU 7.2 holds a lock of the whole folder, shared; creations and renames wait for it, and all others
-    /// behind them. If the host hangs, it is to hang here instead: a walk holds no lock. This one leads to a name that no
-    /// file can have, so it looks at the file itself and leaves no handle to be given back.
+    /// behind them. If the host hangs, it is to hang here instead: a walk holds no lock. This one goes to a name that no
+    /// file can have, so it looks at the file itself and leaves no handle.
     ///
     /// # Errors
     /// `EINTR`: the thread was killed meanwhile. `ENOMEM`. The answer itself says nothing.
     pub(super) fn probe(&self, give_up: GiveUp) -> Result<(), Errno> {
-        match self.walk_or(give_up, Some(&[b'-'; NAME_LIMIT + 1])) {
+        match self.walk_names(give_up, &[&IMPOSSIBLE_NAME]) {
             Err(error @ (Errno::EINTR | Errno::ENOMEM)) => Err(error),
             _ => Ok(()),
         }
     }
 
-    fn walk_or(&self, give_up: GiveUp, name: Option<&[u8]>) -> Result<(Self, u64), Errno> {
+    fn walk_names(&self, give_up: GiveUp, names: &[&[u8]]) -> Result<Walk, Errno> {
         let fid = self.server.fid()?;
         let walk = |writer: &mut MessageWriter<'_>| {
             writer.u32(self.number);
             writer.u32(fid.number);
-            writer.u16(u16::from(name.is_some()));
-            if let Some(name) = name {
+            writer.u16(names.len() as u16);
+            for name in names {
                 writer.string(name);
             }
         };
-        let read = |reader: &mut Reader<'_>| match (reader.u16()?, name) {
-            (1, Some(_)) => reader.qid().map(Some),
-            (0, None) => Ok(Some(0)),
-            _ => Ok(None),
+        let read = |reader: &mut Reader<'_>| {
+            let count = usize::from(reader.u16()?);
+            Ok((count, if count > 0 { reader.qid()? } else { 0 }))
         };
         // A handle that comes too late has to be given back.
         let give_up = if give_up == GiveUp::Never { give_up } else { GiveUp::Tell(fid.number) };
-        let number = self.server.call_or(give_up, kind::WALK, walk, read)?.ok_or(Errno::ENOENT)?;
-        Ok((fid.live(), number))
+        let (count, number) = self.server.call_or(give_up, kind::WALK, walk, read)?;
+        Ok(Walk { fid: if count == names.len() { fid.live() } else { fid }, count, number })
     }
 }
+
+/// The answer to a walk.
+struct Walk {
+    /// The handle, which the server knows if the walk came to its end.
+    fid: Fid,
+    /// How many names it came past.
+    count: usize,
+    /// The number of the first one's file.
+    number: u64,
+}
+
+/// A name that is too long for any file.
+const IMPOSSIBLE_NAME: [u8; NAME_LIMIT + 1] = [b'-'; NAME_LIMIT + 1];
 
 impl Drop for Fid {
     fn drop(&mut self) {
