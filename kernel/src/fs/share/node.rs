@@ -407,11 +407,13 @@ impl Inode for SharedNode {
     }
 
     fn link(&self, _: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
-        self.add_name(name, &self.sibling(node)?)
+        let node = self.sibling(node)?;
+        self.add_name(name, &node)
     }
 
     fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
-        self.remove_name(entry, &self.sibling(&entry.node)?)
+        let node = self.sibling(&entry.node)?;
+        self.remove_name(entry, &node)
     }
 
     fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {

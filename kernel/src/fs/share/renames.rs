@@ -150,7 +150,7 @@ impl SharedNode {
         } else {
             moved.state.expire(self.server());
         }
-        if let (Some(entry), Some(node)) = (replaced, replaced_node) {
+        if let (Some(entry), Some(node)) = (&replaced, &replaced_node) {
             entry.mark_removed();
             node.state.count_name(self.server(), false);
         }

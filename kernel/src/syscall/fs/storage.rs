@@ -12,7 +12,7 @@ use crate::fs::range_lock::RangeGuard;
 use crate::fs::{FileType, OpenFile, StatusFlags, access};
 use crate::memory::space::{unmap_mapping_range, write_back};
 use crate::memory::{MapSource, fallible, writeback};
-use crate::process::executable::{again_if_stale, as_error};
+use crate::process::executable::again_if_stale;
 use crate::process::{Resource, Thread};
 use crate::sched::Budget;
 use crate::signal::{Information, Signal, send_to_thread};
@@ -44,7 +44,7 @@ pub fn truncate(call: &mut Call<'_>) -> SyscallResult {
 }
 
 fn open_to_truncate(call: &Call<'_>, path: &[u8]) -> Result<Arc<OpenFile>, Errno> {
-    let place = find(call, linux::AT_FDCWD, path, 0).map_err(as_error)?;
+    let place = find(call, linux::AT_FDCWD, path, 0)?;
     match place.entry.node.kind() {
         FileType::Regular => {}
         FileType::Directory => return Err(Errno::EISDIR),
