@@ -431,7 +431,7 @@ impl Inode for SharedNode {
         let write = |writer: &mut MessageWriter<'_>| writer.u32(self.fid.number);
         self.probe_if_old()?;
         let target = self.fid.server.call(kind::READLINK, write, read)??;
-        if let Ok(kept) = fallible::try_to_vec(&target).map_err(Errno::from).and_then(fallible::try_arc) {
+        if let Ok(kept) = fallible::try_to_vec(&target).and_then(fallible::try_arc) {
             self.state.set_target(&kept);
         }
         Ok(LinkTarget::Text(target))
