@@ -6,7 +6,7 @@
 //! guest takes a name away itself, and when the host has changed a file, lazy handles get one that the host has
 //! opened. A file that was mapped has such a handle, which further handles have in common with the mappings.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_kernel_core::ninep::{MessageWriter, kind};
@@ -24,6 +24,8 @@ pub struct LazyHandles {
     count: usize,
     /// Opened for all of them.
     opened: Option<Arc<Fid>>,
+    /// The node of the last one.
+    node: Weak<SharedNode>,
     /// Calls under way that take a name of the file away.
     losing: usize,
     /// The file has lost a name, so that a node may have none by which it could be opened later.
@@ -31,6 +33,11 @@ pub struct LazyHandles {
 }
 
 impl LazyHandles {
+    /// A node by which the file was opened without the host, if there are such handles.
+    pub fn node(&self) -> Option<Arc<SharedNode>> {
+        if self.is_pinning() { self.node.upgrade() } else { None }
+    }
+
     /// Whether there are handles for which the bytes have to stay.
     pub const fn is_pinning(&self) -> bool {
         self.count > 0 && self.opened.is_none()
@@ -78,6 +85,7 @@ impl Handle {
         let keeps_its_names = {
             let mut lazy = state.lazy.lock();
             lazy.count += 1;
+            lazy.node = Arc::downgrade(node);
             lazy.losing == 0 && !lazy.has_lost
         };
         let is_lazy = AtomicBool::new(true);

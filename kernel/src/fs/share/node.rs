@@ -54,7 +54,19 @@ impl SharedNode {
         attributes: &Attributes,
     ) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
-        let state = fid.server.state_of(attributes.number)?;
+        let mut state = fid.server.state_of(attributes.number)?;
+        // A file that was opened without the host is not held there, so another may have got its number.
+        let lazy = state.lazy.lock().node();
+        if let Some(lazy) = lazy {
+            match lazy.ask(GiveUp::Forget) {
+                Err(Errno::ENOENT | Errno::ESTALE) => {
+                    fid.server.part(&state, attributes.number);
+                    state = fid.server.state_of(attributes.number)?;
+                }
+                Err(Errno::EINTR) => return Err(Errno::EINTR),
+                _ => {}
+            }
+        }
         let judgement = state.learn(question, attributes);
         let (created, entry) = (SpinLock::new(None), SpinLock::new(Weak::new()));
         let node = fallible::try_arc(Self { fid, kind, number: attributes.number, state, entry, created })?;

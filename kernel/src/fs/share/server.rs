@@ -214,6 +214,14 @@ impl Server {
         }
     }
 
+    /// The file of this number is another than that of this state, which somebody still has open.
+    pub(super) fn part(&self, state: &Arc<FileState>, number: u64) {
+        let mut all = self.states.lock();
+        if all.get(&number).is_some_and(|known| core::ptr::eq(known.as_ptr(), Arc::as_ptr(state))) {
+            all.remove(&number);
+        }
+    }
+
     pub(super) fn fid(self: &Arc<Self>) -> Result<Fid, Errno> {
         let number = self.next_fid.fetch_add(1, Ordering::Relaxed);
         let place = Some(fallible::try_box(GoneFid { number, next: None })?);
