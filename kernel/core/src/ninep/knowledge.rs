@@ -104,6 +104,12 @@ impl Knowledge {
         self.attributes.as_ref().filter(|_| !self.is_access_changed && self.is_young(horizon))
     }
 
+    /// Whether the file has been as it is for some time, and by nobody's change that the times do not show.
+    #[must_use]
+    pub const fn is_settled(&self) -> bool {
+        self.is_settled && !self.is_changed
+    }
+
     /// When the last answer was asked for.
     #[must_use]
     pub const fn asked_ns(&self) -> u64 {

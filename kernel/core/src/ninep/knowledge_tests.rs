@@ -128,9 +128,13 @@ fn young_times_are_looked_at_twice() {
     let young = (NOW - 1, 0);
     let mut file = Knowledge::default();
     file.learn(&question(0, 10), &answer(1, young));
+    assert!(!file.is_settled());
     let later = |seconds| Question { wall_seconds: NOW + seconds, ..question(0, 200) };
     assert_eq!(file.learn(&later(5), &answer(1, young)), Judgement::Changed, "perhaps in the same step");
     assert_eq!(file.learn(&later(6), &answer(1, young)), Judgement::Same);
+    assert!(file.is_settled());
+    file.change(1, OWN);
+    assert!(!file.is_settled());
 }
 
 #[test]

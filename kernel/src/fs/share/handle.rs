@@ -1,6 +1,6 @@
 //! Opened handles of files.
 //!
-//! A file whose bytes are all kept is opened without a word to the host: its handle is *lazy*, and is opened once
+//! A file whose bytes are all kept, and that has been as it is for some time, is opened without a word to the host: its handle is *lazy*, and is opened once
 //! something is needed from the host. The host may take the file's name away meanwhile, so the bytes stay as long as a
 //! handle is lazy; a part of the memory is for that, and no more files are opened in this way than fit there. Before the
 //! guest takes a name away itself, and when the host has changed a file, lazy handles get one that the host has
@@ -75,7 +75,7 @@ impl Handle {
     /// A lazy handle, if all bytes are kept.
     fn lazy(node: &Arc<SharedNode>) -> Result<Option<Arc<Self>>, Errno> {
         let (state, server) = (&node.state, &node.fid.server);
-        let Some(size) = state.current_size(server) else { return Ok(None) };
+        let Some(size) = state.settled_size(server) else { return Ok(None) };
         let pages = size.div_ceil(PAGE);
         let pinned = pages.min(COMPLETE_MAX) as usize;
         if pages > COMPLETE_MAX || !server.pin(pinned) {

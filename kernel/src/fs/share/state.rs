@@ -197,6 +197,13 @@ impl FileState {
         kept.attributes.last().filter(|_| is_current).map(|known| known.size)
     }
 
+    /// The length, if no question is needed and the file has not been changed or made lately.
+    pub fn settled_size(&self, server: &Server) -> Option<u64> {
+        let kept = self.kept.lock();
+        let is_settled = kept.attributes.is_settled();
+        kept.attributes.current(&server.horizon()).filter(|_| is_settled).map(|known| known.size)
+    }
+
     /// The attributes as they were last.
     pub fn last(&self) -> Option<Attributes> {
         self.kept.lock().attributes.last().copied()
