@@ -142,10 +142,11 @@ fn replaced_by_the_host(kernel: Kernel) -> Result<(), String> {
     for (name, byte) in [("a", b'a'), ("b", b'b'), ("c", b'c'), ("d", b'd')] {
         folder.write(name, &[byte; 10_000])?;
     }
+    // What has just been made is opened on the host.
+    thread::sleep(Duration::from_secs(3));
     // Read whole before, so that all of it is known when it is opened. The last of the memory is taken then, for which a
     // program is killed. A file that is made then may get the number of one that is gone.
-    let script = "cat a b c > /dev/null; sleep 3; cat a b c > /dev/null; exec 3< a 4< b 5< c; \
-                  touch ready; while [ ! -e go ]; do sleep 0.02; done; \
+    let script = "cat a b c > /dev/null; exec 3< a 4< b 5< c; touch ready; while [ ! -e go ]; do sleep 0.02; done; \
                   perl -e 'my @all; push(@all, \"x\" x (1 << 20)) while 1' 2>/dev/null; \
                   perl -e 'for (3 .. 5) { open(F, \"<&$_\"); sysread(F, my $all, 20000); \
                   print length($all), substr($all, -3), \"\\n\" }'; head -c 3 a";

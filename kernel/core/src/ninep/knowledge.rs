@@ -129,9 +129,8 @@ impl Knowledge {
         }
         let is_directory = answer.mode & 0o170_000 == 0o040_000;
         let is_near = |seconds: u64| seconds <= self.changed_seconds.saturating_add(STEP_SECONDS);
-        let is_by_client = self.is_changed
-            && is_near(answer.changed.0)
-            && (is_directory || is_near(question.wall_seconds));
+        let is_by_client =
+            self.is_changed && is_near(answer.changed.0) && (is_directory || is_near(question.wall_seconds));
         // Changes by others at the same time are not seen in a directory's times, and one lost name stays lost.
         let is_own =
             |before: &Attributes| if is_directory { question.is_watched } else { before.size == answer.size };
