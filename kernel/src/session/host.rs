@@ -143,7 +143,7 @@ pub async fn receive(port: &Port) -> Option<(u32, Vec<u8>)> {
     let mut payload = Vec::new();
     while payload.try_reserve_exact(length).is_err() {
         if message == kind::SHARE_CHANGED {
-            // What it would tell of is asked about as if all had changed, and that needs no memory.
+            // Everything is asked about instead, which needs no memory.
             skip(port, length).await;
             share::announce();
             return Some((message, Vec::new()));

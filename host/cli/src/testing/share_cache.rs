@@ -142,10 +142,10 @@ fn replaced_by_the_host(kernel: Kernel) -> Result<(), String> {
     for (name, byte) in [("a", b'a'), ("b", b'b'), ("c", b'c'), ("d", b'd')] {
         folder.write(name, &[byte; 10_000])?;
     }
-    // What has just been made is opened on the host.
+    // Younger files are opened on the host.
     thread::sleep(Duration::from_secs(3));
-    // Read whole before, so that all of it is known when it is opened. The last of the memory is taken then, for which a
-    // program is killed. A file that is made then may get the number of one that is gone.
+    // All of it is known when it is opened, for it was read before. Then a program takes the last of the memory and is
+    // killed. A file that is made then may get the number of one that is gone.
     let script = "cat a b c > /dev/null; exec 3< a 4< b 5< c; touch ready; while [ ! -e go ]; do sleep 0.02; done; \
                   perl -e 'my @all; push(@all, \"x\" x (1 << 20)) while 1' 2>/dev/null; \
                   perl -e 'for (3 .. 5) { open(F, \"<&$_\"); sysread(F, my $all, 20000); \
@@ -177,7 +177,7 @@ fn replaced_all_the_time(kernel: Kernel) -> Result<(), String> {
         replace(name).map_err(|error| error.to_string())?;
     }
     let script = "for n in $(seq 60); do ./run >> /tmp/out || echo failed; \
-                  perl -e 'truncate(\"cut\", 5) or print \"$!\\n\"'; done; touch ready; sort /tmp/out | uniq -c | tr -s ' '";
+                  perl -e 'truncate(\"cut\", 5) or print \"$!\\n\"'; done; sort /tmp/out | uniq -c | tr -s ' '";
     let is_over = AtomicBool::new(false);
     let output = thread::scope(|scope| {
         let host = scope.spawn(|| {

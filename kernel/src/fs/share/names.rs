@@ -160,8 +160,8 @@ impl Names {
         core::mem::replace(&mut self.listing, new).map(|(_, listing)| listing)
     }
 
-    /// Takes some of the entries behind `hand` that nobody uses, unless the directory has been used since the last time.
-    /// `forced` takes them all the same.
+    /// Takes some of the entries behind `hand` that nobody uses, unless the directory has been used since the last
+    /// time. `forced` takes them all the same.
     pub fn take_some(&mut self, forced: bool, hand: &mut Hand) -> Taken {
         let mut taken = Taken { entries: [const { None }; TAKEN_MAX], are_more: false };
         if core::mem::take(&mut self.is_used) && !forced {

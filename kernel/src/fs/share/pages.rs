@@ -241,8 +241,8 @@ impl SharedPages {
         crate::fs::share::file::read(handle.fid()?, buffer, offset, count)
     }
 
-    /// Reads a file that the host does not have by its name any more, so that it cannot say what has changed: as the host
-    /// has it now, past the length that is known too, but for what was written through mappings.
+    /// Reads a file that the host does not have by its name any more, so that it cannot say what has changed: as the
+    /// host has it now, past the length that is known too, but for what was written through mappings.
     pub fn read_lost(
         &self,
         handle: &Handle,
@@ -340,8 +340,8 @@ impl SharedPages {
     }
 
     /// Drops some of the pages from `first` on; whether there may be more. Splitting the map would need memory, and how
-    /// many there are a program decides. None comes meanwhile: the change was counted before, and whoever fetches one looks at
-    /// the length after the count.
+    /// many there are a program decides. None comes meanwhile: the change was counted before, and whoever fetches one
+    /// looks at the length after the count.
     fn drop_some(&self, server: &Server, first: u64) -> bool {
         let mut cache = self.cache.lock();
         for dropped in 0..STEP {

@@ -383,16 +383,16 @@ impl Fid {
 
     /// A handle of the file of a name in this directory.
     pub(super) fn walk(&self, name: &[u8]) -> Result<Self, Errno> {
-        let Walk { fid, count, .. } = self.walk_names(GiveUp::Forget, &[name])?;
+        let WalkAnswer { fid, count, .. } = self.walk_names(GiveUp::Forget, &[name])?;
         if count == 1 { Ok(fid) } else { Err(Errno::ENOENT) }
     }
 
-    /// The number of the file of a name in this directory, without a handle that has to be given back: the walk goes on
-    /// to a name that no file can have, and says how far it came. `None` if the name has no file, or the server does not
-    /// say how far it came.
+    /// The number of the file of a name in this directory, without a handle that has to be given back: the walk goes
+    /// on to a name that no file can have, and says how far it came. `None` if the name has no file, or the server does
+    /// not say how far it came.
     pub(super) fn number_of(&self, name: &[u8]) -> Result<Option<u64>, Errno> {
         match self.walk_names(GiveUp::Forget, &[name, &IMPOSSIBLE_NAME]) {
-            Ok(Walk { count: 1, number, .. }) => Ok(Some(number)),
+            Ok(WalkAnswer { count: 1, number, .. }) => Ok(Some(number)),
             Err(error @ (Errno::EINTR | Errno::ENOMEM)) => Err(error),
             _ => Ok(None),
         }
@@ -401,8 +401,8 @@ impl Fid {
     /// Waits until the host answers questions about this file, before a request in which it looks at the file.
     ///
     /// In those QEMU 7.2 holds a lock of the whole folder, shared; creations and renames wait for it, and all others
-    /// behind them. If the host hangs, it is to hang here instead: a walk holds no lock. This one goes to a name that no
-    /// file can have, so it looks at the file itself and leaves no handle.
+    /// behind them. If the host hangs, it is to hang here instead: a walk holds no lock. This one goes to a name that
+    /// no file can have, so it looks at the file itself and leaves no handle.
     ///
     /// # Errors
     /// `EINTR`: the thread was killed meanwhile. `ENOMEM`. The answer itself says nothing.
@@ -413,7 +413,7 @@ impl Fid {
         }
     }
 
-    fn walk_names(&self, give_up: GiveUp, names: &[&[u8]]) -> Result<Walk, Errno> {
+    fn walk_names(&self, give_up: GiveUp, names: &[&[u8]]) -> Result<WalkAnswer, Errno> {
         let fid = self.server.fid()?;
         let walk = |writer: &mut MessageWriter<'_>| {
             writer.u32(self.number);
@@ -430,12 +430,12 @@ impl Fid {
         // A handle that comes too late has to be given back.
         let give_up = if give_up == GiveUp::Never { give_up } else { GiveUp::Tell(fid.number) };
         let (count, number) = self.server.call_or(give_up, kind::WALK, walk, read)?;
-        Ok(Walk { fid: if count == names.len() { fid.live() } else { fid }, count, number })
+        Ok(WalkAnswer { fid: if count == names.len() { fid.live() } else { fid }, count, number })
     }
 }
 
 /// The answer to a walk.
-struct Walk {
+struct WalkAnswer {
     /// The handle, which the server knows if the walk came to its end.
     fid: Fid,
     /// How many names it came past.
