@@ -4,8 +4,8 @@
 //! handle is *lazy*, and is opened once something is needed from the host. The host may take the file's name away
 //! meanwhile, so the bytes stay as long as a handle is lazy; a part of the memory is for that, and no more files are
 //! opened in this way than fit there. Before the guest takes a name away itself, and when the host has changed a file,
-//! lazy handles get one that the host has opened. A file that is mapped has such a handle, which further handles have in
-//! common with the mappings.
+//! lazy handles get one that the host has opened. A file that is mapped has such a handle, which further handles have
+//! in common with the mappings.
 
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, Ordering};
