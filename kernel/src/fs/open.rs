@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::{File, Metadata, Path, notify};
+use crate::fs::{File, FileType, Metadata, Path, notify};
 use crate::process::io_signal::ReadyNotice;
 use crate::sched::detour::{DetourGuard, DetourLock};
 use crate::sync::SpinLock;
@@ -185,6 +185,24 @@ impl OpenFile {
         if !self.flags().contains(StatusFlags::PATH) {
             self.is_reported.store(true, Ordering::Relaxed);
             self.report(linux::IN_OPEN);
+        }
+    }
+
+    /// The type of the file.
+    #[must_use]
+    pub fn kind(&self) -> FileType {
+        match &self.place {
+            Some(place) => place.entry.node.kind(),
+            None => self.file.metadata().kind,
+        }
+    }
+
+    /// The attributes for a permission check.
+    #[must_use]
+    pub fn access(&self) -> Metadata {
+        match &self.place {
+            Some(place) => place.entry.node.access(),
+            None => self.file.metadata(),
         }
     }
 

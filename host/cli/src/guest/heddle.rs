@@ -144,6 +144,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         cpu: choices.cpu.clone(),
         debugger_port: choices.debugger_port,
         shares: choices.shares.clone(),
+        watches_shares: true,
         network: choices.network.clone(),
     })
 }
