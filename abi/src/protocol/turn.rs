@@ -206,6 +206,19 @@ mod tests {
         }
     }
 
+    /// In the relaxed order a thread compares only before its first coroutine.
+    #[test]
+    fn a_thread_that_ran_nothing_compares() {
+        for (last_turn, yields) in [(LAST.into(), 0), (NONE, 1)] {
+            let machine = Machine::new(0, last_turn);
+            machine.left.set(0);
+            before_turn(&machine.record, false, &machine);
+            assert_eq!(machine.yields.get(), yields);
+            before_turn(&machine.record, false, &machine);
+            assert_eq!(machine.yields.get(), yields);
+        }
+    }
+
     /// Calls end at any moments: the level is never less urgent than what has come, and nothing is passed over.
     #[test]
     fn a_level_is_never_behind_what_has_come() {

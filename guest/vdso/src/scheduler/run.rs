@@ -137,6 +137,12 @@ fn steal(scheduler: &Scheduler, core: &CoreState) -> bool {
 
 /// Sleeps until something is posted, or another executor has something to spare.
 fn sleep(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) {
+    record::before_sleep(record);
+    sleep_masked(scheduler, core, record);
+    record::after_sleep(record);
+}
+
+fn sleep_masked(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) {
     scheduler.look_around(core.number(), record);
     if !core.expose(WATCH_PARKED) {
         return;
