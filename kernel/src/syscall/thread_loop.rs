@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::pin::{Pin, pin};
-use core::task::Poll;
 
 use crate::arch::paging::{PAGE_SIZE, USER_END};
 use crate::arch::{FloatState, Trap, UserContext};
@@ -102,8 +101,7 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
         thread.arrive(poll_context.waker());
         rseq::turn_starts(&thread);
         let start_ns = crate::arch::time::now_ns();
-        executor::turn_starts(&thread);
-        thread.with_entity(|entity| entity.start(start_ns));
+        thread.start_turn(start_ns);
         thread.start_meter(start_ns);
         if thread.process.alarms().is_armed() {
             cpu_time::plan(&thread);
@@ -122,29 +120,58 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
             thread.end_sample();
             // The thread may go on elsewhere.
             thread.with_float(FloatState::save);
-            executor::charge(&thread, now_ns);
-            let mut is_waiting = false;
-            thread.with_entity(|entity| {
-                is_waiting = entity.is_waiting();
-                entity.end(now_ns);
-            });
+            let is_waiting = thread.end_turn(now_ns);
             thread.count_switch(is_waiting);
-            executor::turn_ends(&thread);
+            executor::turn_ends(&thread, false);
         }
         thread.depart();
-        match result {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => Poll::Pending,
-        }
+        result
     })
     .await;
 }
 
+/// Why a thread that is about to enter its program has to wait.
+#[derive(PartialEq, Eq)]
+enum HeldBack {
+    /// Something more urgent runs first.
+    IsPreempted,
+    /// Another of its user's executors runs first.
+    GivesWay,
+}
+
+/// Whether the thread has to wait. If not, it is interrupted from here on for what is more urgent.
+#[inline(always)]
+fn held_back(thread: &Thread) -> Option<HeldBack> {
+    if thread.executor().is_executor() {
+        return executor_held_back(thread);
+    }
+    if sched::enter_program(thread.priority()) { None } else { Some(HeldBack::IsPreempted) }
+}
+
+#[inline(never)]
+fn executor_held_back(thread: &Thread) -> Option<HeldBack> {
+    if !executor::may_enter(thread) {
+        return Some(HeldBack::GivesWay);
+    }
+    let priority = thread.priority();
+    if !sched::enter_program(priority) {
+        return Some(HeldBack::IsPreempted);
+    }
+    // Whoever of the group became ready before the CPU could be interrupted is seen here; and the level that a late
+    // call has lent is given back, at which others would not interrupt.
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    if !executor::may_enter(thread) || thread.priority() != priority {
+        sched::leave_program();
+        return Some(HeldBack::GivesWay);
+    }
+    None
+}
+
 /// Lets what is more urgent run.
-async fn is_preempted(thread: &Thread) {
+async fn stands_back(thread: &Thread, reason: HeldBack) {
     let is_last = thread.look_at_entity(|entity| entity.preempted());
     rseq::leaves_program(thread);
-    if is_last {
+    if is_last || reason == HeldBack::GivesWay {
         sched::yield_now().await;
     } else {
         sched::preempted().await;
@@ -188,8 +215,8 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 }
             }
         }
-        if !sched::enter_program(thread.priority()) {
-            is_preempted(&thread).await;
+        if let Some(reason) = held_back(&thread) {
+            stands_back(&thread, reason).await;
             continue;
         }
         let Some(until_ns) = slice_end(&thread) else {

@@ -111,17 +111,66 @@ impl Thread {
         own.until_ns.store(entity.until_ns, Ordering::Relaxed);
         let mut priority = entity.priority;
         if own.executor.is_executor() {
-            priority = executor::level(self).unwrap_or(priority);
+            priority = executor::level(self, entity.is_ordinary()).unwrap_or(priority);
         }
-        let before = own.priority.load(Ordering::Relaxed);
-        if before != priority.to_bits() {
-            own.priority.store(priority.to_bits(), Ordering::Relaxed);
-            if let Some(task) = own.task.get() {
-                // As in Linux: a task whose priority falls is the first of its new equals, one whose priority rises
-                // the last.
-                task.set_priority(priority, before < priority.to_bits());
-            }
+        if own.priority.load(Ordering::Relaxed) != priority.to_bits() {
+            self.set_priority(priority);
         }
+    }
+
+    /// [`Thread::with_entity`] of the calling thread, which is no executor: at the start and the end of each turn.
+    #[inline(always)]
+    fn with_own_entity<R>(&self, change: impl FnOnce(&mut SchedEntity) -> R) -> R {
+        let own = &self.scheduling;
+        let mut entity = own.entity.lock();
+        let result = change(&mut entity);
+        own.until_ns.store(entity.until_ns, Ordering::Relaxed);
+        let priority = entity.priority;
+        if own.priority.load(Ordering::Relaxed) != priority.to_bits() {
+            self.set_priority(priority);
+        }
+        result
+    }
+
+    /// Gives the thread's coroutine another level. The entity's lock is held.
+    #[inline(never)]
+    fn set_priority(&self, priority: Priority) {
+        let before = self.scheduling.priority.swap(priority.to_bits(), Ordering::Relaxed);
+        let Some(task) = self.task() else { return };
+        // As in Linux: a task whose priority falls is the first of its new equals, one whose priority rises the last.
+        let front = before < priority.to_bits();
+        if priority == Priority::ARRIVAL {
+            task.set_priority_at_rest(priority, front);
+        } else {
+            task.set_priority(priority, front);
+        }
+    }
+
+    /// The thread, which is queued, is given the turn of its user's executors.
+    pub(in crate::process) fn call_to_turn(&self) {
+        self.scheduling.executor.is_called();
+        self.with_entity(|_| {});
+    }
+
+    /// A turn starts.
+    #[inline(always)]
+    pub fn start_turn(&self, now_ns: u64) {
+        if self.scheduling.executor.is_executor() {
+            return executor::turn_starts(self, now_ns);
+        }
+        self.with_own_entity(|entity| entity.start(now_ns));
+    }
+
+    /// A turn ends; whether it ends because the thread waits.
+    #[inline(always)]
+    pub fn end_turn(&self, now_ns: u64) -> bool {
+        if self.scheduling.executor.is_executor() {
+            return executor::charge(self, now_ns);
+        }
+        self.with_own_entity(|entity| {
+            entity.end(now_ns);
+            entity.is_waiting()
+        })
     }
 
     /// When the time slice ends, or the thread has to look at its processor time.
