@@ -2,16 +2,18 @@
 //! (`heddle_kernel_core::group`).
 //!
 //! A thread joins when it registers as an executor, by the real user id that it has then. Whether it takes part is
-//! decided at the start of each turn: a realtime thread does not, nor do those of `SCHED_BATCH` and `SCHED_IDLE`.
+//! decided at the start of each turn: a realtime thread does not, nor do those of `SCHED_BATCH` and `SCHED_IDLE`, nor one
+//! with a nice value, because an urgent level would else be a way out of that.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use heddle_abi::user_sched::{GROUPS_MAX, levels};
-use heddle_kernel_core::fairness::{Account, Weight};
+use heddle_kernel_core::fairness::Account;
 use heddle_kernel_core::group::{
-    APART, Circumstances, End, Group, ORDERED, Place, Ruling, URGENT_FIRST, URGENT_LEVELS,
+    APART, BEHIND, Circumstances, End, Group, MEMBERS_MAX, ORDERED, Payer, Place, Ruling, Start,
+    URGENT_FIRST, URGENT_LEVELS,
 };
 
 use crate::arch;
@@ -128,23 +130,29 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    /// The calling thread joins the group of its user. `None`: it has no order.
+    /// The calling thread joins the group of its user. `None`: that has no group, or no place in it, so the thread has
+    /// no order.
     pub(super) fn join(thread: &Arc<Thread>) -> Result<Option<Self>, Errno> {
         let Some(group) = UserGroup::of(thread.credentials().uid)? else { return Ok(None) };
-        let (cores, account) =
-            thread.look_at_entity(|entity| (entity.parameters().affinity, entity.account()));
-        let (joined, first) = {
+        let now_ns = now_ns();
+        let joined = thread.look_at_entity(|entity| {
             let mut order = group.order.lock();
+            if order.count() == 0 {
+                order.start_with(entity.join(now_ns), now_ns);
+            }
+            if order.count() >= MEMBERS_MAX {
+                return None;
+            }
             let first = order.only();
-            order.start_with(account);
-            (order.join(Arc::downgrade(thread), arch::cpu::id(), cores), first)
-        };
-        let place = joined.map_err(|_| Errno::ENOMEM)?;
+            Some((order.join(Arc::downgrade(thread), arch::cpu::id(), entity.parameters().affinity), first))
+        });
+        let Some((place, first)) = joined else { return Ok(None) };
+        let place = place.map_err(|_| Errno::ENOMEM)?;
         // Until now it was woken as one that has no order to keep.
         if let Some(first) = first.and_then(|first| first.upgrade()) {
             first.with_entity(|_| {});
         }
-        Ok(Some(Self { group, place, level: AtomicU8::new(0) }))
+        Ok(Some(Self { group, place, level: AtomicU8::new(APART) }))
     }
 
     /// The user whose group it is.
@@ -153,8 +161,8 @@ impl Membership {
     }
 
     /// The member is about to leave in the midst of a turn, which the group pays for; returns its part of what is left.
-    pub(super) fn split(&self, ran_ns: u64, weight: Weight) -> Account {
-        self.group.order.lock().split(arch::cpu::id(), ran_ns, weight)
+    pub(super) fn split(&self, ran_ns: u64) -> Account {
+        self.group.order.lock().split(arch::cpu::id(), ran_ns)
     }
 
     /// The number of the group, for programs.
@@ -177,19 +185,29 @@ impl Membership {
         let has_changed = self.level.load(Ordering::Relaxed) != level;
         if has_changed {
             self.level.store(level, Ordering::Relaxed);
-            self.group.change(|order| ((), order.set_level(self.place, level)));
+            self.group.change(|order| ((), order.set_level(self.place, level, now_ns())));
         }
         has_changed
     }
 
-    /// A turn starts.
-    pub(super) fn starts(&self, cores: u64, arrives: bool, now_ns: u64) -> Account {
-        self.group.change(|order| (order.starts(self.place, arch::cpu::id(), cores, arrives, now_ns), None))
+    /// The member may run on these CPUs.
+    pub(super) fn set_cores(&self, cores: u64) {
+        self.group.change(|order| ((), order.set_cores(self.place, cores, now_ns())));
+    }
+
+    /// A turn starts. Returns whose time it uses.
+    pub(super) fn starts(&self, cores: u64, start: Start) -> Payer {
+        self.group.change(|order| (order.starts(self.place, arch::cpu::id(), cores, start), None))
+    }
+
+    /// The group's account on this CPU.
+    pub(super) fn account(&self) -> Account {
+        self.group.order.lock().account(arch::cpu::id())
     }
 
     /// A turn has used so much time.
-    pub(super) fn charge(&self, ran_ns: u64, weight: Weight) -> Account {
-        self.group.order.lock().charge(arch::cpu::id(), ran_ns, weight)
+    pub(super) fn charge(&self, ran_ns: u64) -> Account {
+        self.group.order.lock().charge(arch::cpu::id(), ran_ns)
     }
 
     /// A turn ends.
@@ -206,13 +224,15 @@ impl Membership {
     /// Whether the member, whose turn goes on, may enter its program; if not, whoever is to have the turn comes.
     /// `is_in`: it was there before, in this turn.
     pub(super) fn may_enter(&self, is_in: bool, priority: Priority) -> bool {
-        if self.level.load(Ordering::Relaxed) == APART {
+        let level = self.level.load(Ordering::Relaxed);
+        if level == APART {
             return true;
         }
+        let contender = if level == BEHIND { Priority::SPENT } else { priority };
         let circumstances = Circumstances {
             now_ns: now_ns(),
             is_spent: priority == Priority::SPENT,
-            is_contended: sched::is_contended(priority),
+            is_contended: sched::is_contended(contender),
             is_alone: sched::is_alone(),
         };
         let cpu = arch::cpu::id();

@@ -28,12 +28,16 @@ struct RealtimeWindow {
 static WINDOWS: [RealtimeWindow; MAX_CPUS] =
     [const { RealtimeWindow { start_ns: AtomicU64::new(0), used_ns: AtomicU64::new(0) } }; MAX_CPUS];
 
-/// Time that realtime threads may still use on a CPU.
+/// Time that realtime threads may still use on a CPU. Only the CPU itself begins a new window: what it counts is lost in
+/// between otherwise.
 fn realtime_left_ns(cpu: usize, now_ns: u64) -> u64 {
     let window = &WINDOWS[cpu];
     if now_ns.saturating_sub(window.start_ns.load(Ordering::Relaxed)) >= REALTIME_WINDOW_NS {
-        window.start_ns.store(now_ns, Ordering::Relaxed);
-        window.used_ns.store(0, Ordering::Relaxed);
+        if cpu == arch::cpu::id() {
+            window.start_ns.store(now_ns, Ordering::Relaxed);
+            window.used_ns.store(0, Ordering::Relaxed);
+        }
+        return REALTIME_SHARE_NS;
     }
     REALTIME_SHARE_NS.saturating_sub(window.used_ns.load(Ordering::Relaxed))
 }
@@ -62,6 +66,17 @@ pub enum SliceEnd {
     Preempted,
 }
 
+/// Whose time a turn uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payer {
+    /// The thread's own.
+    Own,
+    /// The thread's own, behind all ordinary threads: it is an executor that runs what is background.
+    OwnBehind,
+    /// That of the user's group of executors.
+    Group,
+}
+
 /// A thread's entity with the scheduler, from turn to turn.
 #[derive(Debug)]
 pub struct SchedEntity {
@@ -70,6 +85,8 @@ pub struct SchedEntity {
     /// A realtime priority that waiters lend the thread; 0 for none.
     lent: u8,
     account: Account,
+    /// In turns that a group pays for: a copy of its account.
+    shared: Account,
     /// The part of the parameters.
     weight: Weight,
     /// The rest of the time slice of `SCHED_RR`. A thread that is preempted or waits goes on with it.
@@ -77,8 +94,8 @@ pub struct SchedEntity {
     /// Its priority was raised during the turn: it has become the last of its equals, and does not go back before them.
     is_last: bool,
     ended_as: SliceEnd,
-    /// The turn uses time of the user's group of executors: `account` is a copy of that one's.
-    is_shared: bool,
+    /// Whose time the turn uses, or the last one did.
+    payer: Payer,
     /// In such a turn: the time until which what ran at a realtime priority was counted.
     counted_ns: u64,
     started_ns: u64,
@@ -99,11 +116,12 @@ impl SchedEntity {
             parameters,
             lent: 0,
             account,
+            shared: account,
             weight: parameters.weight(),
             round_ns: ROUND_ROBIN_NS,
             is_last: false,
             ended_as: SliceEnd::Yielded,
-            is_shared: false,
+            payer: Payer::Own,
             counted_ns: 0,
             started_ns: 0,
             ended_ns: 0,
@@ -160,7 +178,14 @@ impl SchedEntity {
     /// In the midst of a turn, before its priority changes: counts the time until now. A group pays for the whole turn
     /// when it ends.
     fn settle(&mut self, now_ns: u64) {
-        if self.is_shared { self.count_realtime(now_ns) } else { self.end_seldom(now_ns) }
+        if self.payer == Payer::Group { self.count_realtime(now_ns) } else { self.end_seldom(now_ns) }
+    }
+
+    /// The thread joins a group in the midst of its turn. Returns its part of what it has, for a group that has nothing
+    /// yet.
+    pub fn join(&mut self, now_ns: u64) -> Account {
+        self.settle(now_ns);
+        self.account.split()
     }
 
     /// In a turn that a group pays for: time at a realtime priority, a lent one too, counts for the window as well.
@@ -184,7 +209,7 @@ impl SchedEntity {
     #[inline(always)]
     pub fn start(&mut self, now_ns: u64) {
         self.started_ns = now_ns;
-        self.is_shared = false;
+        self.payer = Payer::Own;
         if self.ended_as != SliceEnd::Blocked && self.realtime() == 0 {
             // Nothing has changed but the time.
             self.until_ns = self.until_ns.saturating_add(now_ns.saturating_sub(self.planned_ns));
@@ -202,39 +227,61 @@ impl SchedEntity {
         }
     }
 
-    /// Whether the thread may use the time of a group: it is an ordinary one.
+    /// Whether the thread may use the time of a group: it is an ordinary one. The members of a group are equals but for
+    /// its order, so one with a nice value is none.
     #[must_use]
     pub fn is_ordinary(&self) -> bool {
-        self.parameters.policy == Policy::Other && self.realtime() == 0
+        self.parameters.policy == Policy::Other && self.parameters.nice == 0 && self.realtime() == 0
+    }
+
+    /// Whether a group pays for the turn that goes on, or paid for the last one.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.payer == Payer::Group
     }
 
     /// A turn starts that uses the time of the user's group, whose account is this.
     pub fn start_shared(&mut self, now_ns: u64, account: Account) {
-        (self.started_ns, self.counted_ns) = (now_ns, now_ns);
         self.ended_as = SliceEnd::Blocked;
-        self.is_shared = true;
-        self.account = account;
+        self.go_on_shared(now_ns, account);
+    }
+
+    /// The turn, or the rest of it, uses the time of the user's group, whose account is this.
+    pub fn go_on_shared(&mut self, now_ns: u64, account: Account) {
+        (self.started_ns, self.counted_ns) = (now_ns, now_ns);
+        (self.payer, self.shared) = (Payer::Group, account);
         self.plan_seldom(now_ns);
     }
 
-    /// The turn ends; `charge` has the group pay for it, if it is the group's, and returns its account.
-    pub fn end_shared(&mut self, now_ns: u64, charge: impl FnOnce(u64, Weight) -> Account) {
-        if !self.is_shared {
+    /// The turn that starts, or the rest of it, uses the thread's own time for what is background.
+    pub fn go_on_behind(&mut self, now_ns: u64) {
+        (self.payer, self.started_ns) = (Payer::OwnBehind, now_ns);
+        let is_left_out = self.until_ns == THROTTLED;
+        self.plan_seldom(now_ns);
+        if is_left_out {
+            self.until_ns = THROTTLED;
+        }
+    }
+
+    /// The turn ends, or another pays from here on; `charge` has the group pay for it, if it is the group's, and returns
+    /// its account.
+    pub fn end_shared(&mut self, now_ns: u64, charge: impl FnOnce(u64) -> Account) {
+        if self.payer != Payer::Group {
             return self.end_seldom(now_ns);
         }
         self.count_realtime(now_ns);
-        self.account = charge(now_ns.saturating_sub(self.started_ns), self.weight);
+        self.shared = charge(now_ns.saturating_sub(self.started_ns));
         (self.started_ns, self.ended_ns) = (now_ns, now_ns);
         self.plan_seldom(now_ns);
     }
 
     /// The thread leaves its group in the midst of a turn: `leave` has the group pay for it so far, and returns the
     /// thread's part of what is left.
-    pub fn leave_shared(&mut self, now_ns: u64, leave: impl FnOnce(u64, Weight) -> Account) {
-        if self.is_shared {
+    pub fn leave_shared(&mut self, now_ns: u64, leave: impl FnOnce(u64) -> Account) {
+        if self.payer == Payer::Group {
             self.count_realtime(now_ns);
-            self.account = leave(now_ns.saturating_sub(self.started_ns), self.weight);
-            (self.is_shared, self.started_ns) = (false, now_ns);
+            self.account = leave(now_ns.saturating_sub(self.started_ns));
+            (self.payer, self.started_ns) = (Payer::Own, now_ns);
             self.plan_seldom(now_ns);
         }
     }
@@ -314,13 +361,12 @@ impl SchedEntity {
                     (now_ns.saturating_add(left_ns.min(slice_ns)), Priority::realtime(self.realtime()))
                 }
             }
-        } else if self.is_shared && parameters.policy == Policy::Other {
-            // The group has paid for nothing of the turn yet; and its members, which take turns in its order, must not
-            // have another order by their nice values.
-            let priority = if self.account.is_exhausted() { Priority::SPENT } else { Priority::NORMAL };
-            (self.started_ns + self.account.budget_ns(), priority)
+        } else if self.payer == Payer::Group {
+            // The group has paid for nothing of the turn yet, whatever the thread has become meanwhile.
+            (self.started_ns + self.shared.budget_ns(), parameters.priority(self.shared.is_exhausted()))
         } else {
-            (now_ns + self.account.budget_ns(), parameters.priority(self.account.is_exhausted()))
+            let is_late = self.account.is_exhausted() || self.payer == Payer::OwnBehind;
+            (now_ns + self.account.budget_ns(), parameters.priority(is_late))
         };
         (self.until_ns, self.priority) = (until_ns, priority);
     }

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::pin::{Pin, pin};
+use core::task::{Context as TaskContext, Poll};
 
 use crate::arch::paging::{PAGE_SIZE, USER_END};
 use crate::arch::{FloatState, Trap, UserContext};
@@ -101,13 +102,13 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
         thread.arrive(poll_context.waker());
         rseq::turn_starts(&thread);
         let start_ns = crate::arch::time::now_ns();
-        thread.start_turn(start_ns);
+        let has_time = thread.start_turn(start_ns);
         thread.start_meter(start_ns);
         if thread.process.alarms().is_armed() {
             cpu_time::plan(&thread);
         }
         let is_watched = signal::trace::watch(&thread);
-        let result = life.as_mut().poll(poll_context);
+        let result = if has_time { life.as_mut().poll(poll_context) } else { left_out(&thread, poll_context) };
         if is_watched {
             arch::debug::DebugRegisters::unload();
         }
@@ -128,6 +129,14 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
         result
     })
     .await;
+}
+
+/// The thread's turn is left out, wherever it is in its life: it goes to the end of its queue.
+#[cold]
+fn left_out(thread: &Thread, context: &TaskContext<'_>) -> Poll<()> {
+    thread.look_at_entity(|entity| entity.preempted());
+    context.waker().wake_by_ref();
+    Poll::Pending
 }
 
 /// Why a thread that is about to enter its program has to wait.

@@ -76,7 +76,7 @@ impl Machine {
                 _ => 20 + random.below(levels) as u8,
             };
             let place = machine.group.join(name, cpu, cores).unwrap();
-            machine.group.set_level(place, level);
+            machine.group.set_level(place, level, 0);
             machine.group.ends(place, End::Yields, 0);
             machine.queues[cpu][1].push_back(name);
             machine.threads.push(Thread { place, level, cores, arrives: false, is_away: false });
@@ -205,7 +205,7 @@ impl Machine {
                 let thread = &mut self.threads[name];
                 let arrives = core::mem::take(&mut thread.arrives);
                 let (place, cores) = (thread.place, thread.cores);
-                self.group.starts(place, cpu, cores, arrives, now);
+                self.group.starts(place, cpu, cores, Start { now_ns: now, arrives, is_alone: false });
                 Doing::Decides(name, false)
             }
             Doing::Decides(name, is_in) => self.decide(name, cpu, is_in),

@@ -1,12 +1,10 @@
 //! The members that are queued on one CPU, by level and, within a level, by how long they have waited.
 
-use super::{GroupMember, ORDERED, URGENT, URGENT_FIRST, URGENT_LEVELS};
+use super::GroupMember;
+use super::levels::{ORDERED, URGENT, URGENT_FIRST, URGENT_LEVELS};
 
 /// Levels that have a list.
 const LEVELS: usize = (URGENT + URGENT_LEVELS) as usize;
-
-/// So many members of a level are looked at for one that may run on a CPU.
-const LOOK: u32 = 8;
 
 /// See the module. Members are named by their place; links hold 1 more, and 0 for none.
 #[derive(Debug)]
@@ -110,10 +108,7 @@ impl Lists {
             let order = levels.trailing_zeros() as usize;
             let level = order.checked_sub(URGENT_LEVELS.into()).unwrap_or(order + usize::from(URGENT));
             let mut next = self.heads[level];
-            for _ in 0..LOOK {
-                if next == 0 {
-                    break;
-                }
+            while next != 0 {
                 let member = &members[next as usize - 1];
                 if is_able(member) {
                     return Some(next - 1);

@@ -7,9 +7,11 @@
 //! - **The turn is the group's.** It is given to the most urgent member that is ready and may run there, wherever
 //!   that is queued; among equals, to the one that has waited longest. A member that enters its program therefore finds
 //!   nobody more urgent ready, and the CPU that runs the least urgent member is told when one becomes ready.
-//! - **The time is the group's.** For each CPU it has one [`Account`], which the members that run there use up in turn.
-//!   A turn among the exhausted is followed by as many places of members as were queued when it ended: these
-//!   are left out, so that a round of the queue brings the group one slice, however many members it has.
+//! - **The time is the group's.** It has one [`Account`], which the members use up wherever they run, and once that is
+//!   exhausted a slice on each CPU. A turn among the exhausted is followed by as many places of members as were queued
+//!   when it ended: these are left out, so that a round of the queue brings the group one slice, however many members
+//!   it has, and whether they are in their programs or in calls.
+//! - **Background members have their own time**, and so does whoever is [`APART`].
 //! - **No member waits anywhere else** than in the scheduler's queues, so none can be forgotten: at worst one comes to
 //!   its turn later.
 //! - **A call is the caller's.** A member that another has given way to and that was brought is the calling CPU's for
@@ -18,48 +20,24 @@
 
 use alloc::vec::Vec;
 
-use crate::fairness::{Account, Weight};
+use crate::fairness::Account;
 use crate::fallible::{AllocError, push_reserved};
 
 #[cfg(test)]
 mod delays;
+mod levels;
 mod lists;
+#[cfg(test)]
+mod machine;
+mod share;
 #[cfg(test)]
 mod tests;
 
+use levels::{URGENT, order_of, uses_group};
 use lists::Lists;
+use share::{Freshness, Rounds, WEIGHT};
 
-/// Levels of members that are ordered.
-pub const ORDERED: u8 = 44;
-/// The level of a member that is behind all of these, at a level of the whole machine.
-pub const BEHIND: u8 = ORDERED;
-/// The level of a member that has nothing to do with the others: it is a realtime thread.
-pub const APART: u8 = BEHIND + 1;
-/// The first of the levels of members that run what is urgent in the whole machine. They go before all ordered ones,
-/// need no turn of the group's, and give way only to each other.
-const URGENT: u8 = APART + 1;
-/// How many urgent levels there are.
-pub const URGENT_LEVELS: u8 = 16;
-/// The first of them, as programs and the machine count.
-pub const URGENT_FIRST: u8 = 4;
-
-/// The level of a member that runs what has this level in the whole machine, [`URGENT_FIRST`] or one of the next.
-#[must_use]
-pub const fn urgent(level: u8) -> u8 {
-    let above = level.saturating_sub(URGENT_FIRST);
-    URGENT + if above < URGENT_LEVELS { above } else { URGENT_LEVELS - 1 }
-}
-
-/// The level of a member as programs see it in [`Group::ready`]: the inverse of [`urgent`].
-#[must_use]
-pub const fn level_for_programs(level: u8) -> u8 {
-    if level >= URGENT { level - URGENT + URGENT_FIRST } else { level }
-}
-
-/// The place of a level in the order: the smaller goes first.
-const fn order_of(level: u8) -> u8 {
-    if level >= URGENT { level - URGENT } else { level + URGENT_LEVELS }
-}
+pub use levels::{APART, BEHIND, ORDERED, URGENT_FIRST, URGENT_LEVELS, level_for_programs, urgent};
 
 /// So long a member is left to the CPU that has called it. It comes to its turn there in a fraction of that, unless the
 /// CPU has something more urgent to run, or is slow: each further call before a turn doubles it.
@@ -67,9 +45,41 @@ pub const CALL_NS: u64 = 100_000;
 /// The most doublings.
 const DOUBLINGS_MAX: u8 = 7;
 
+/// The most members of a group. What is done under its lock looks at each of them at most once for each CPU.
+pub const MEMBERS_MAX: u32 = 256;
+/// A member is left out at the start of its turn at most so often in a row: it may be in the midst of a call, and hold
+/// what others wait for. That is more than one round of the queue needs but after turns that were too long.
+const SKIPS_MAX: u8 = 16;
+
 /// A member's place in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(u32);
+pub struct Place {
+    index: u32,
+    /// Different for each member that had the place.
+    name: u64,
+}
+
+/// The circumstances of a turn's start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Start {
+    /// The time.
+    pub now_ns: u64,
+    /// The member has waited, and comes before others that are queued, only to find its place.
+    pub arrives: bool,
+    /// Nothing else is queued on the CPU.
+    pub is_alone: bool,
+}
+
+/// Whose time a turn uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payer {
+    /// The thread's own.
+    Thread,
+    /// The group's, which has this.
+    Group(Account),
+    /// The group's, which has none for it now: the turn is over before it begins.
+    Nobody(Account),
+}
 
 /// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +110,8 @@ pub struct Circumstances {
     pub now_ns: u64,
     /// The group's account is exhausted, so its turns come by rounds.
     pub is_spent: bool,
-    /// Something is queued on the CPU that is no less urgent, in the order of the machine.
+    /// Something is queued on the CPU that is no less urgent, in the order of the machine; for a background member:
+    /// something that is not background.
     pub is_contended: bool,
     /// Nothing else is queued on the CPU.
     pub is_alone: bool,
@@ -131,34 +142,30 @@ struct GroupMember<T> {
     called_to: u8,
     /// Calls since its last turn.
     calls: u8,
+    /// How often it was left out since it last got on.
+    skips: u8,
     /// It comes from a wait, and has not been queued among others.
     has_arrived: bool,
     /// When it got behind its equals.
     since: u64,
+    /// See [`Place`].
+    name: u64,
     next: u32,
     prev: u32,
 }
 
 #[derive(Debug)]
 struct Cpu {
-    account: Account,
+    rounds: Rounds,
     lists: Lists,
     /// Members in a turn here: more than one if turns were put aside.
     turns: u32,
     /// 1 more than the place of the member that is in its program, or would be but for a call; 0 for none.
     running: u32,
-    /// The last turn has used its time up.
-    is_over: bool,
     /// The group's turn is not over, though a member that had it is queued.
     goes_on: bool,
-    /// Places of members that are to be left out before the group's next turn.
-    left_out: u32,
-    /// Rounds of the queue that the last turn has used: more than one for light weights.
-    rounds: u32,
     /// Members may have been called to here, and not have had their turn.
     has_called: bool,
-    /// Since when no member has been ready here.
-    idle_since_ns: u64,
 }
 
 /// See the module. `T` is a name of a member.
@@ -166,6 +173,7 @@ struct Cpu {
 pub struct Group<T> {
     members: Vec<GroupMember<T>>,
     cpus: Vec<Cpu>,
+    freshness: Freshness,
     count: u32,
     clock: u64,
 }
@@ -181,20 +189,17 @@ impl<T: Clone> Group<T> {
             push_reserved(
                 &mut list,
                 Cpu {
-                    account: Account::new(Weight::of_nice(0)),
+                    rounds: Rounds::new(),
                     lists: Lists::new(),
                     turns: 0,
                     running: 0,
-                    is_over: false,
                     goes_on: false,
-                    left_out: 0,
-                    rounds: 1,
                     has_called: false,
-                    idle_since_ns: 0,
                 },
             );
         }
-        Ok(Self { members: Vec::new(), cpus: list, count: 0, clock: 0 })
+        let freshness = Freshness::new(Account::new(WEIGHT), 0);
+        Ok(Self { members: Vec::new(), cpus: list, freshness, count: 0, clock: 0 })
     }
 
     /// How many members there are.
@@ -215,22 +220,25 @@ impl<T: Clone> Group<T> {
         self.cpus.iter().fold(0, |bits, cpu| bits | cpu.lists.bits())
     }
 
-    /// Adds a member that is in a turn on `cpu`.
+    /// Adds a member that is in a turn on `cpu`, whose time is not the group's. There is room for [`MEMBERS_MAX`].
     ///
     /// # Errors
     /// No memory.
     pub fn join(&mut self, who: T, cpu: usize, cores: u64) -> Result<Place, AllocError> {
+        let name = self.tick();
         let member = GroupMember {
             who: Some(who),
-            state: State::On(cpu as u8),
-            level: 0,
+            state: State::Away,
+            level: APART,
             cores,
             is_called: false,
             called_until_ns: 0,
             called_to: 0,
             calls: 0,
+            skips: 0,
             has_arrived: false,
-            since: self.tick(),
+            since: name,
+            name,
             next: 0,
             prev: 0,
         };
@@ -245,117 +253,105 @@ impl<T: Clone> Group<T> {
                 self.members.len() - 1
             }
         };
+        self.set_state(index, State::On(cpu as u8), 0);
         self.cpus[cpu].turns += 1;
         self.count += 1;
-        Ok(Place(index as u32))
+        Ok(Place { index: index as u32, name })
     }
 
     /// Takes a member out. Returns its name.
     pub fn leave(&mut self, place: Place, now_ns: u64) -> Option<T> {
         self.withdraw(place, now_ns);
         self.count -= 1;
-        self.members[place.0 as usize].who.take()
+        self.members[place.index as usize].who.take()
+    }
+
+    /// The member may run on these CPUs from now on. Returns a CPU that has to look.
+    pub fn set_cores(&mut self, place: Place, cores: u64, now_ns: u64) -> Option<usize> {
+        let member = &mut self.members[place.index as usize];
+        member.cores = cores;
+        if matches!(member.state, State::Listed(_)) { self.passed(now_ns) } else { None }
+    }
+
+    /// Members that are ready or in a turn keep the group from getting fresh again if they use its time.
+    fn set_state(&mut self, index: usize, state: State, now_ns: u64) {
+        let member = &mut self.members[index];
+        let before = core::mem::replace(&mut member.state, state);
+        if uses_group(member.level) {
+            match (before, state) {
+                (State::Away, State::Away) => {}
+                (State::Away, _) => self.freshness.comes(now_ns),
+                (_, State::Away) => self.freshness.goes(now_ns),
+                _ => {}
+            }
+        }
     }
 
     /// The member waits, or is to be elsewhere.
     fn withdraw(&mut self, place: Place, now_ns: u64) {
-        let index = place.0 as usize;
-        let number = match self.members[index].state {
+        let index = place.index as usize;
+        let cpu = match self.members[index].state {
             State::Away => return,
             State::On(cpu) => {
                 let cpu = &mut self.cpus[usize::from(cpu)];
                 cpu.turns -= 1;
-                if cpu.running == place.0 + 1 {
+                if cpu.running == place.index + 1 {
                     cpu.running = 0;
                 }
                 cpu
             }
             State::Listed(cpu) => {
                 let cpu = &mut self.cpus[usize::from(cpu)];
-                cpu.lists.unlink(&mut self.members, place.0);
+                cpu.lists.unlink(&mut self.members, place.index);
                 cpu
             }
         };
-        if number.turns == 0 && number.lists.is_empty() {
-            number.idle_since_ns = now_ns;
-            number.goes_on = false;
+        if cpu.turns == 0 && cpu.lists.is_empty() {
+            cpu.goes_on = false;
         }
-        self.members[index].state = State::Away;
+        self.set_state(index, State::Away, now_ns);
     }
 
-    /// A turn of the member starts on `cpu`. `arrives`: it has waited, and comes before others that are queued, only to
-    /// find its place. Returns the account that it uses.
-    pub fn starts(&mut self, place: Place, cpu: usize, cores: u64, arrives: bool, now_ns: u64) -> Account {
-        let index = place.0 as usize;
+    /// A turn of the member starts on `cpu`. Returns whose time it uses.
+    pub fn starts(&mut self, place: Place, cpu: usize, cores: u64, start: Start) -> Payer {
+        let index = place.index as usize;
         let was_away = self.members[index].state == State::Away;
-        self.withdraw(place, now_ns);
+        self.withdraw(place, start.now_ns);
         let since = if was_away { self.tick() } else { self.members[index].since };
         let member = &mut self.members[index];
         member.since = since;
-        member.has_arrived = was_away && arrives;
+        member.has_arrived = was_away && start.arrives;
         (member.called_until_ns, member.calls) = (0, 0);
         member.cores = cores;
-        member.state = State::On(cpu as u8);
-        let here = &mut self.cpus[cpu];
-        if here.turns == 0 && here.lists.is_empty() {
-            here.account.slept(now_ns.saturating_sub(here.idle_since_ns), Weight::of_nice(0));
-            here.left_out = here.left_out.min(here.rounds - 1);
-        }
-        here.turns += 1;
-        here.account
-    }
-
-    /// A turn of a member on `cpu` ends, and has used time of the group. Returns the account then.
-    pub fn charge(&mut self, cpu: usize, ran_ns: u64, weight: Weight) -> Account {
-        let here = &mut self.cpus[cpu];
-        here.is_over = here.account.ran(ran_ns, weight);
-        if here.is_over {
-            here.rounds = u32::from(here.account.take_owed()) + 1;
-            here.left_out = here.rounds.saturating_mul(here.lists.ordered() + 1) - 1;
-            here.goes_on = false;
-        }
-        here.account
-    }
-
-    /// A member leaves in the midst of its turn on `cpu`, for which the group pays. Returns the part of what is left that
-    /// it takes along: the half, as a child's, so that leaving and joining gains no time.
-    pub fn split(&mut self, cpu: usize, ran_ns: u64, weight: Weight) -> Account {
-        self.charge(cpu, ran_ns, weight);
-        self.cpus[cpu].is_over = false;
-        self.cpus[cpu].account.split()
-    }
-
-    /// The first member brings its account along, for each CPU.
-    pub fn start_with(&mut self, account: Account) {
-        if self.count == 0 {
-            self.cpus.iter_mut().for_each(|cpu| cpu.account = account);
-        }
+        self.set_state(index, State::On(cpu as u8), start.now_ns);
+        self.cpus[cpu].turns += 1;
+        self.payer(index, cpu, start.is_alone)
     }
 
     /// The turn of the member ends. Returns a CPU that runs a less urgent one and has to look.
     pub fn ends(&mut self, place: Place, end: End, now_ns: u64) -> Option<usize> {
         self.unlist(place);
-        let State::On(number) = self.members[place.0 as usize].state else { return None };
+        let State::On(number) = self.members[place.index as usize].state else { return None };
         let cpu = &mut self.cpus[usize::from(number)];
-        let had_it = cpu.running == place.0 + 1 && self.members[place.0 as usize].level < URGENT;
-        let is_over = core::mem::take(&mut cpu.is_over);
+        let had_it = cpu.running == place.index + 1 && self.members[place.index as usize].level < URGENT;
+        let is_over = core::mem::take(&mut cpu.rounds.is_over);
         let end = if is_over && end == End::Keeps { End::Yields } else { end };
         if end != End::Keeps && had_it {
             cpu.goes_on = false;
         }
         self.withdraw(place, now_ns);
-        let since = if end == End::Yields { self.tick() } else { self.members[place.0 as usize].since };
-        let member = &mut self.members[place.0 as usize];
+        let since = if end == End::Yields { self.tick() } else { self.members[place.index as usize].since };
+        let member = &mut self.members[place.index as usize];
         member.since = since;
         if end == End::Waits {
             member.is_called = false;
             return self.passed(now_ns);
         }
-        member.state = State::Listed(number);
+        self.set_state(place.index as usize, State::Listed(number), now_ns);
         let here = &mut self.cpus[usize::from(number)];
         // The withdrawal has left the group's turn as it was.
-        here.goes_on |= end == End::Keeps && had_it && here.left_out == 0;
-        here.lists.link(&mut self.members, place.0);
+        here.goes_on |= end == End::Keeps && had_it && !here.rounds.owes();
+        here.lists.link(&mut self.members, place.index);
         self.least_urgent_before(place).or_else(|| self.passed(now_ns))
     }
 
@@ -385,29 +381,30 @@ impl<T: Clone> Group<T> {
 
     /// The member, whose turn is about to end, counts as ready already: another CPU may call it.
     fn list(&mut self, place: Place) {
-        let member = &mut self.members[place.0 as usize];
+        let member = &mut self.members[place.index as usize];
         let State::On(number) = member.state else { return };
         member.state = State::Listed(number);
         let cpu = &mut self.cpus[usize::from(number)];
         cpu.turns -= 1;
-        cpu.lists.link(&mut self.members, place.0);
+        cpu.lists.link(&mut self.members, place.index);
     }
 
     /// Takes that back.
     fn unlist(&mut self, place: Place) {
-        let member = &mut self.members[place.0 as usize];
+        let member = &mut self.members[place.index as usize];
         let State::Listed(number) = member.state else { return };
         member.state = State::On(number);
         let cpu = &mut self.cpus[usize::from(number)];
         cpu.turns += 1;
-        cpu.lists.unlink(&mut self.members, place.0);
+        cpu.lists.unlink(&mut self.members, place.index);
     }
 
     /// The member that a call named has been brought to that CPU, or can't be: then it has the turn where it is. One
     /// that was found in motion is not called.
     pub fn called(&mut self, place: Place, cpu: usize, is_here: bool, now_ns: u64) {
-        let member = &mut self.members[place.0 as usize];
-        if !matches!(member.state, State::Listed(_)) {
+        let member = &mut self.members[place.index as usize];
+        // It may have left meanwhile, and another have its place.
+        if member.name != place.name || !matches!(member.state, State::Listed(_)) {
             return;
         }
         member.is_called = true;
@@ -438,27 +435,32 @@ impl<T: Clone> Group<T> {
         self.passed(now_ns)
     }
 
-    /// The member runs something of `level` from now on, or will. Returns a CPU that has to look.
-    pub fn set_level(&mut self, place: Place, level: u8) -> Option<usize> {
-        let index = place.0 as usize;
-        let before = self.members[index].level;
+    /// The member runs something of `level` from now on, or will. One that is queued gets behind its new equals. Returns a
+    /// CPU that has to look.
+    pub fn set_level(&mut self, place: Place, level: u8, now_ns: u64) -> Option<usize> {
+        let index = place.index as usize;
+        let (before, state) = (self.members[index].level, self.members[index].state);
         if before == level {
             return None;
         }
-        let State::Listed(cpu) = self.members[index].state else {
+        if state != State::Away && uses_group(before) != uses_group(level) {
+            if uses_group(level) { self.freshness.comes(now_ns) } else { self.freshness.goes(now_ns) }
+        }
+        let State::Listed(cpu) = state else {
             self.members[index].level = level;
             return None;
         };
         let cpu = usize::from(cpu);
-        self.cpus[cpu].lists.unlink(&mut self.members, place.0);
+        self.cpus[cpu].lists.unlink(&mut self.members, place.index);
         self.members[index].level = level;
-        self.cpus[cpu].lists.link(&mut self.members, place.0);
+        self.members[index].since = self.tick();
+        self.cpus[cpu].lists.link(&mut self.members, place.index);
         if order_of(level) < order_of(before) { self.least_urgent_before(place) } else { None }
     }
 
     /// The CPU with the least urgent of the running members that are less urgent than this one, which may run there.
     fn least_urgent_before(&self, place: Place) -> Option<usize> {
-        let member = &self.members[place.0 as usize];
+        let member = &self.members[place.index as usize];
         let running = self
             .cpus
             .iter()
@@ -479,7 +481,7 @@ impl<T: Clone> Group<T> {
         is_in: bool,
         circumstances: Circumstances,
     ) -> Ruling<T> {
-        let index = place.0 as usize;
+        let index = place.index as usize;
         let here = &mut self.cpus[cpu];
         let member = &mut self.members[index];
         // The machine decides about turns of levels that are its own.
@@ -490,13 +492,10 @@ impl<T: Clone> Group<T> {
             self.list(place);
             return Ruling::Waits;
         }
-        if !has_turn && circumstances.is_spent && !circumstances.is_alone {
-            here.left_out = here.left_out.min(here.rounds.saturating_mul(here.lists.ordered() + 1) - 1);
-            if here.left_out != 0 {
-                here.left_out -= 1;
-                self.list(place);
-                return Ruling::Waits;
-            }
+        let may_be_left_out = !has_turn && circumstances.is_spent && !circumstances.is_alone;
+        if may_be_left_out && here.rounds.leaves_out(here.lists.ordered()) {
+            self.list(place);
+            return Ruling::Waits;
         }
         // Whoever was called was the first, and does not give way to its equals.
         let since = if is_in || member.is_called { 0 } else { member.since };
@@ -507,21 +506,26 @@ impl<T: Clone> Group<T> {
         // who is less urgent has one.
         if first.or_else(|| self.first_for(cpu, (level, 0), None)).is_some() {
             let here = &mut self.cpus[cpu];
-            if here.running == place.0 + 1 {
+            if here.running == place.index + 1 {
                 here.running = 0;
             }
             self.list(place);
+            // What is queued here and is not background has its turn before a background member, which is no way for
+            // an ordered one to more than the group's part.
+            let first = first.filter(|_| level != BEHIND || !circumstances.is_contended);
             let who = first.and_then(|first| self.members[first as usize].who.clone());
             return match (first, who) {
-                (Some(first), Some(who)) => Ruling::Calls(who, Place(first)),
+                (Some(index), Some(who)) => {
+                    Ruling::Calls(who, Place { index, name: self.members[index as usize].name })
+                }
                 _ => Ruling::Waits,
             };
         }
         let here = &mut self.cpus[cpu];
-        here.running = place.0 + 1;
+        here.running = place.index + 1;
         if is_ordered {
             here.goes_on = true;
-            here.left_out = 0;
+            here.rounds.begins();
         }
         Ruling::Enters
     }

@@ -310,9 +310,7 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
 /// The group pays for the turn so far.
 fn leave_group(thread: &Thread, membership: &Membership) {
     let now_ns = crate::arch::time::now_ns();
-    thread.look_at_entity(|entity| {
-        entity.leave_shared(now_ns, |ran_ns, weight| membership.split(ran_ns, weight))
-    });
+    thread.look_at_entity(|entity| entity.leave_shared(now_ns, |ran_ns| membership.split(ran_ns)));
 }
 
 /// The calling thread has other credentials: if it is an executor, it belongs to its user's group, and may use the
@@ -363,6 +361,13 @@ pub fn leave(thread: &Arc<Thread>) {
     refresh(thread);
 }
 
+/// The thread may run on other CPUs from now on.
+pub(super) fn affinity_changes(thread: &Thread, affinity: u64) {
+    if let Some(membership) = thread.executor().get().as_ref().and_then(|each| each.membership.as_ref()) {
+        membership.set_cores(affinity);
+    }
+}
+
 /// The level that the thread has as an executor; `None`: the one it has anyway.
 #[inline(never)]
 pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
@@ -390,7 +395,12 @@ pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
             // It was found between two coroutines.
             None => membership.level(),
         };
+        let was_behind = membership.level() == BEHIND;
         if membership.set_level(ordered) {
+            if was_behind != (ordered == BEHIND) {
+                // Another pays for it: see to that before it is next in its program.
+                slot.is_in.store(false, Ordering::Relaxed);
+            }
             let level = if ordered == APART { 0 } else { group::level_for_programs(ordered) };
             slot.level.store(level, Ordering::Relaxed);
         }

@@ -3,17 +3,19 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use heddle_kernel_core::group::End;
+use heddle_kernel_core::group::{APART, BEHIND, End, Payer, Start};
 
+use crate::arch::time::now_ns;
 use crate::process::Thread;
 use crate::sched;
 use crate::sched::{Priority, SliceEnd, TaskRef};
+use crate::signal::PendingWork;
 
-use super::{refresh, wake_spare};
+use super::{Membership, refresh, wake_spare};
 
-/// A turn of an executor thread starts.
+/// A turn of an executor thread starts. `false`: its user's executors have had their time, and it has to be left out.
 #[inline(never)]
-pub(in crate::process) fn turn_starts(thread: &Thread, now_ns: u64) {
+pub(in crate::process) fn turn_starts(thread: &Thread, now_ns: u64) -> bool {
     let slot = thread.executor();
     if slot.is_blocked.swap(false, Ordering::Relaxed) {
         let executors = thread.process.executors();
@@ -27,14 +29,29 @@ pub(in crate::process) fn turn_starts(thread: &Thread, now_ns: u64) {
         slot.may_arrive.store(false, Ordering::Relaxed);
     }
     let executor = slot.get();
+    let membership = executor.as_ref().and_then(|executor| executor.membership.as_ref());
+    // Nobody waits for the end of one that is killed longer than they must.
+    let is_alone = sched::is_alone() || thread.work().contains(PendingWork::DIE);
+    let mut has_time = true;
     thread.with_entity(|entity| {
         let affinity = entity.parameters().affinity;
-        let membership = executor.as_ref().and_then(|executor| executor.membership.as_ref());
-        match membership.map(|membership| membership.starts(affinity, arrives, now_ns)) {
-            Some(account) if entity.is_ordinary() => entity.start_shared(now_ns, account),
-            _ => entity.start_seldom(now_ns),
+        let payer =
+            membership.map(|membership| membership.starts(affinity, Start { now_ns, arrives, is_alone }));
+        match payer {
+            Some(Payer::Group(account)) if entity.is_ordinary() => entity.start_shared(now_ns, account),
+            Some(Payer::Nobody(account)) if entity.is_ordinary() => {
+                entity.start_shared(now_ns, account);
+                has_time = false;
+            }
+            _ => {
+                entity.start_seldom(now_ns);
+                if membership.is_some_and(|membership| membership.level() == BEHIND) {
+                    entity.go_on_behind(now_ns);
+                }
+            }
         }
     });
+    has_time
 }
 
 /// A turn of an executor thread ends, at the level that it had last. Whether it ends because the thread waits.
@@ -48,7 +65,14 @@ pub(in crate::process) fn charge(thread: &Thread, now_ns: u64) -> bool {
     thread.with_entity(|entity| {
         is_waiting = entity.is_waiting();
         match executor.as_ref().and_then(|executor| executor.membership.as_ref()) {
-            Some(membership) => entity.end_shared(now_ns, |ran_ns, weight| membership.charge(ran_ns, weight)),
+            Some(membership) => {
+                let was_shared = entity.is_shared();
+                entity.end_shared(now_ns, |ran_ns| membership.charge(ran_ns));
+                if !was_shared && entity.is_ordinary() {
+                    // What it is woken for is the group's again, until more is known.
+                    entity.go_on_shared(now_ns, membership.account());
+                }
+            }
             None => entity.end_seldom(now_ns),
         }
     });
@@ -70,15 +94,34 @@ fn has_turn(thread: &Thread) -> bool {
     }
     let executor = slot.get();
     let is_in = slot.is_in.load(Ordering::Relaxed);
-    let enters = executor
-        .as_ref()
-        .and_then(|executor| executor.membership.as_ref())
-        .is_none_or(|membership| membership.may_enter(is_in, thread.priority()));
+    let membership = executor.as_ref().and_then(|executor| executor.membership.as_ref());
+    let enters = membership.is_none_or(|membership| {
+        change_payer(thread, membership);
+        membership.may_enter(is_in, thread.priority())
+    });
     slot.is_in.store(enters, Ordering::Relaxed);
     if enters {
         slot.may_arrive.store(true, Ordering::Relaxed);
     }
     enters
+}
+
+/// In the midst of a turn: what is background from here on is the thread's own, what is not any more is the group's.
+fn change_payer(thread: &Thread, membership: &Membership) {
+    let is_behind = membership.level() == BEHIND;
+    let is_shared = thread.look_at_entity(|entity| entity.is_shared());
+    if is_behind != is_shared || membership.level() == APART {
+        return;
+    }
+    let now_ns = now_ns();
+    thread.with_entity(|entity| {
+        entity.end_shared(now_ns, |ran_ns| membership.charge(ran_ns));
+        if is_behind {
+            entity.go_on_behind(now_ns);
+        } else if entity.is_ordinary() {
+            entity.go_on_shared(now_ns, membership.account());
+        }
+    });
 }
 
 /// A turn of the thread ends, because it waits or has to give way.

@@ -152,13 +152,14 @@ impl Thread {
         self.with_entity(|_| {});
     }
 
-    /// A turn starts.
+    /// A turn starts. `false`: it has no time, and ends at once.
     #[inline(always)]
-    pub fn start_turn(&self, now_ns: u64) {
+    pub fn start_turn(&self, now_ns: u64) -> bool {
         if self.scheduling.executor.is_executor() {
             return executor::turn_starts(self, now_ns);
         }
         self.with_own_entity(|entity| entity.start(now_ns));
+        true
     }
 
     /// A turn ends; whether it ends because the thread waits.
@@ -191,7 +192,8 @@ impl Thread {
 
     /// Changes how the thread is scheduled.
     pub fn set_scheduling(&self, parameters: Parameters) {
-        if self.scheduling().affinity != parameters.affinity {
+        let has_moved = self.scheduling().affinity != parameters.affinity;
+        if has_moved {
             self.add_work(PendingWork::AFFINITY);
         }
         // An ordinary thread that becomes a realtime one, or the other way round, must not wait for its next slice.
@@ -200,6 +202,9 @@ impl Thread {
             entity.set_parameters(parameters, now_ns(), is_running);
             self.scheduling.rank.store(rank_of(entity.realtime()), Ordering::Relaxed);
         });
+        if has_moved {
+            executor::affinity_changes(self, parameters.affinity);
+        }
         self.kick();
     }
 

@@ -13,7 +13,7 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::{Pid, Uid, pipe, read, setuid, write};
 
 use super::api::{Api, Block, DONE, Scheduler};
-use crate::harness::{OrFail, Outcome, spawn_child};
+use crate::harness::{OrFail, Outcome, skip, spawn_child};
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -22,6 +22,9 @@ crate::tests! {
     executors_bring_no_time
     a_change_of_parameters_brings_no_time
     leaving_and_joining_brings_no_time
+    long_calls_bring_no_time
+    a_change_of_processor_brings_no_time
+    a_nice_value_goes_before_the_order
     a_group_is_the_users
     pinned_executors_end
 }
@@ -342,6 +345,109 @@ fn leaving_and_joining_brings_no_time() -> Outcome {
         let _ = api.register(0, 0, 0);
         std::thread::yield_now();
     })
+}
+
+/// Threads of one user, in a process of its own, that do `start` once and `turn` over and over until the test ends.
+fn threads_of(
+    shared: &'static Shared,
+    (user, uid, count): (usize, u32, usize),
+    start: impl Fn(usize) + Sync,
+    turn: impl Fn(usize) + Sync,
+) -> Result<Pid, String> {
+    spawn_child(|| {
+        if setuid(Uid::from_raw(uid)).is_err() {
+            return 1;
+        }
+        std::thread::scope(|scope| {
+            for number in 0..count {
+                let (start, turn) = (&start, &turn);
+                scope.spawn(move || {
+                    start(number);
+                    while shared.stop.load(Ordering::Relaxed) == 0 {
+                        turn(number);
+                        shared.work[user].fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        0
+    })
+}
+
+/// The calling thread is an executor from now on, in the midst of a coroutine of that level.
+fn runs_level(api: Api, number: usize, level: u32) {
+    let _ = api.register(number, 0, 0);
+    api.record(number).running.store(level, Ordering::Relaxed);
+}
+
+/// 20 executors that are in a call nearly always have what one has.
+fn long_calls_bring_no_time() -> Outcome {
+    const MANY: usize = 20;
+    const OTHER: u32 = 1000;
+    let Some(api) = Api::find() else { return Ok(()) };
+    stay_on([0])?;
+    let shared = Shared::new()?;
+    let calls = |_| {
+        let mut random = vec![0; 1 << 20];
+        // SAFETY: the vector is that long.
+        unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+    };
+    let children = [
+        threads_of(shared, (0, NOBODY, MANY), |number| runs_level(api, number, 32), calls)?,
+        threads_of(shared, (1, OTHER, 1), |_| (), |_| compute())?,
+    ];
+    match shares(shared, children, |[time, _]| time < 1.25)? {
+        None => Ok(()),
+        Some([time, _]) => Err(format!("who calls has {time:.2} times the other's time")),
+    }
+}
+
+/// An executor that goes from processor to processor has no more than half of one, where others are busy.
+fn a_change_of_processor_brings_no_time() -> Outcome {
+    const OTHER: u32 = 1000;
+    let Some(api) = Api::find() else { return Ok(()) };
+    if cpus() < 2 {
+        skip("a second processor is needed");
+        return Ok(());
+    }
+    stay_on(0..2)?;
+    let shared = Shared::new()?;
+    let at = AtomicU32::new(0);
+    let hops = |_| {
+        let _ = stay_on([at.fetch_xor(1, Ordering::Relaxed) as usize]);
+        (0..8).for_each(|_| compute());
+    };
+    let children = [
+        threads_of(shared, (0, NOBODY, 1), |number| runs_level(api, number, 32), hops)?,
+        threads_of(shared, (1, OTHER, 2), |number| stay_on([number]).unwrap_or(()), |_| compute())?,
+    ];
+    // Half of one processor to one and a half.
+    match shares(shared, children, |[time, _]| time < 0.5)? {
+        None => Ok(()),
+        Some([time, _]) => Err(format!("who hops has {time:.2} times the others' time")),
+    }
+}
+
+/// A more urgent level is no way out of a nice value, and one with a nice value takes nothing from its user's others.
+fn a_nice_value_goes_before_the_order() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    stay_on([0])?;
+    let shared = Shared::new()?;
+    let at_level = |level: u32, nice: i32| {
+        move |number: usize| {
+            // SAFETY: no memory is touched.
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+            runs_level(api, number, level);
+        }
+    };
+    let children = [
+        threads_of(shared, (0, NOBODY, 1), at_level(20, 19), |_| compute())?,
+        threads_of(shared, (1, NOBODY, 1), at_level(40, 0), |_| compute())?,
+    ];
+    match shares(shared, children, |[time, _]| time < 0.25)? {
+        None => Ok(()),
+        Some([time, _]) => Err(format!("who is nice has {time:.2} times the other's time")),
+    }
 }
 
 /// An executor that changes its user belongs to the other one's group.
