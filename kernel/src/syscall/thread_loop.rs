@@ -151,10 +151,11 @@ enum HeldBack {
 /// Whether the thread has to wait. If not, it is interrupted from here on for what is more urgent.
 #[inline(always)]
 fn held_back(thread: &Thread) -> Option<HeldBack> {
-    if thread.executor().is_executor() {
-        return executor_held_back(thread);
+    match thread.priority_of_no_executor() {
+        Some(priority) if sched::enter_program(priority) => None,
+        Some(_) => Some(HeldBack::IsPreempted),
+        None => executor_held_back(thread),
     }
-    if sched::enter_program(thread.priority()) { None } else { Some(HeldBack::IsPreempted) }
 }
 
 #[inline(never)]

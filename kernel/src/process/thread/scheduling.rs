@@ -1,6 +1,6 @@
 //! A thread as the scheduler sees it.
 
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use heddle_kernel_core::fairness::Account;
 
 use crate::arch::time::now_ns;
@@ -18,13 +18,16 @@ const fn rank_of(realtime: u8) -> u8 {
     if realtime == 0 { Thread::RANK_ORDINARY } else { REALTIME_MAX - realtime }
 }
 
+/// Beside a level: the thread is an executor, so that a look at the level of one that is none needs no other.
+const EXECUTOR: u32 = 1 << 16;
+
 pub(super) struct Scheduling {
     task: spin::Once<TaskRef>,
     /// The thread's part in its program's scheduler.
     executor: ExecutorSlot,
     entity: SpinLock<SchedEntity>,
-    /// The level and the end of the time slice from `entity`, for a look without the lock.
-    priority: AtomicU16,
+    /// The level, with [`EXECUTOR`], and the end of the time slice from `entity`, for a look without the lock.
+    priority: AtomicU32,
     until_ns: AtomicU64,
     /// See [`Thread::rank`].
     rank: AtomicU8,
@@ -40,7 +43,7 @@ impl Scheduling {
         Self {
             task: spin::Once::new(),
             executor: ExecutorSlot::new(),
-            priority: AtomicU16::new(parameters.priority(account.is_exhausted()).to_bits()),
+            priority: AtomicU32::new(parameters.priority(account.is_exhausted()).to_bits().into()),
             until_ns: AtomicU64::new(0),
             rank: AtomicU8::new(rank_of(parameters.realtime)),
             entity: SpinLock::new(SchedEntity::new(parameters, account)),
@@ -83,7 +86,15 @@ impl Thread {
     /// The level of the thread's coroutine.
     #[must_use]
     pub fn priority(&self) -> Priority {
-        Priority::from_bits(self.scheduling.priority.load(Ordering::Relaxed))
+        Priority::from_bits(self.scheduling.priority.load(Ordering::Relaxed) as u16)
+    }
+
+    /// The same, unless the thread is an executor.
+    #[must_use]
+    #[inline(always)]
+    pub fn priority_of_no_executor(&self) -> Option<Priority> {
+        let word = self.scheduling.priority.load(Ordering::Relaxed);
+        if word & EXECUTOR == 0 { Some(Priority::from_bits(word as u16)) } else { None }
     }
 
     /// The level that the thread has by nice value and budget, whatever its coroutines' are.
@@ -109,12 +120,17 @@ impl Thread {
         let mut entity = own.entity.lock();
         change(&mut entity);
         own.until_ns.store(entity.until_ns, Ordering::Relaxed);
-        let mut priority = entity.priority;
+        let (mut priority, mut executor) = (entity.priority, 0);
         if own.executor.is_executor() {
             priority = executor::level(self, entity.is_ordinary()).unwrap_or(priority);
+            executor = EXECUTOR;
         }
-        if own.priority.load(Ordering::Relaxed) != priority.to_bits() {
-            self.set_priority(priority);
+        let before = own.priority.load(Ordering::Relaxed);
+        if before & EXECUTOR != executor {
+            own.priority.store(before ^ EXECUTOR, Ordering::Relaxed);
+        }
+        if before as u16 != priority.to_bits() {
+            self.set_priority(priority, executor);
         }
     }
 
@@ -126,16 +142,17 @@ impl Thread {
         let result = change(&mut entity);
         own.until_ns.store(entity.until_ns, Ordering::Relaxed);
         let priority = entity.priority;
-        if own.priority.load(Ordering::Relaxed) != priority.to_bits() {
-            self.set_priority(priority);
+        if own.priority.load(Ordering::Relaxed) != priority.to_bits().into() {
+            self.set_priority(priority, 0);
         }
         result
     }
 
     /// Gives the thread's coroutine another level. The entity's lock is held.
     #[inline(never)]
-    fn set_priority(&self, priority: Priority) {
-        let before = self.scheduling.priority.swap(priority.to_bits(), Ordering::Relaxed);
+    fn set_priority(&self, priority: Priority, executor: u32) {
+        let before = self.priority().to_bits();
+        self.scheduling.priority.store(u32::from(priority.to_bits()) | executor, Ordering::Relaxed);
         let Some(task) = self.task() else { return };
         // As in Linux: a task whose priority falls is the first of its new equals, one whose priority rises the last.
         let front = before < priority.to_bits();
