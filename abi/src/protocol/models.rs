@@ -202,8 +202,8 @@ fn a_reserve_that_falls_asleep_last_is_told() {
     });
 }
 
-/// An interrupt for the last turn comes while the executor goes to sleep: it does not sleep over what was posted, because
-/// its handler has taken the reason after the last look.
+/// An interrupt for the last turn comes while the executor goes to sleep: it does not sleep over what was posted,
+/// because its handler has taken the reason after the last look.
 #[test]
 fn a_handler_takes_nothing_from_a_sleeper() {
     loom::model(|| {

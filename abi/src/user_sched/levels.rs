@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0–3 | | the kernel's; a program's count as 4 |
 //! | 4–19 | urgent | as they are, for programs that may use realtime priorities; else as ordinary |
-//! | 20–43 | ordinary | exact among the executors of one user, which share time like one thread on each CPU; 32 is the default |
+//! | 20–43 | ordinary | exact among the executors of one user, together one thread on each CPU; 32 is the default |
 //! | 44–62 | background | as they are: behind all ordinary threads, in order |
 //! | 63 | | the kernel's; a program's count as 62 |
 //!

@@ -49,7 +49,7 @@ fn returns(thread: *const ()) {
         thread.end_detour();
         rseq::leaves_program(thread);
         let now_ns = now_ns();
-        // What it is in the midst of can't be put aside once more.
+        // The turn that was put aside can't be so once more.
         let _ = thread.start_turn(now_ns);
         thread.start_meter(now_ns);
         if thread.process.alarms().is_armed() {

@@ -2,8 +2,8 @@
 //! (`heddle_kernel_core::group`).
 //!
 //! A thread joins when it registers as an executor, by the real user id that it has then. Whether it takes part is
-//! decided at the start of each turn: a realtime thread does not, nor do those of `SCHED_BATCH` and `SCHED_IDLE`, nor one
-//! with a nice value, because an urgent level would else be a way out of that.
+//! decided at the start of each turn: a realtime thread does not, nor do those of `SCHED_BATCH` and `SCHED_IDLE`, nor
+//! one with a nice value, because an urgent level would else be a way out of that.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;

@@ -28,8 +28,8 @@ struct RealtimeWindow {
 static WINDOWS: [RealtimeWindow; MAX_CPUS] =
     [const { RealtimeWindow { start_ns: AtomicU64::new(0), used_ns: AtomicU64::new(0) } }; MAX_CPUS];
 
-/// Time that realtime threads may still use on a CPU. Only the CPU itself begins a new window: what it counts is lost in
-/// between otherwise.
+/// Time that realtime threads may still use on a CPU. Only the CPU itself begins a new window: a charge of its own
+/// would be lost in between otherwise.
 fn realtime_left_ns(cpu: usize, now_ns: u64) -> u64 {
     let window = &WINDOWS[cpu];
     if now_ns.saturating_sub(window.start_ns.load(Ordering::Relaxed)) >= REALTIME_WINDOW_NS {
@@ -129,12 +129,6 @@ impl SchedEntity {
             until_ns: account.budget_ns(),
             priority: parameters.priority(account.is_exhausted()),
         }
-    }
-
-    /// What the thread has.
-    #[must_use]
-    pub const fn account(&self) -> Account {
-        self.account
     }
 
     /// The account of a child: half of the parent's budget.
@@ -263,8 +257,8 @@ impl SchedEntity {
         }
     }
 
-    /// The turn ends, or another pays from here on; `charge` has the group pay for it, if it is the group's, and returns
-    /// its account.
+    /// The turn ends, or another pays from here on; `charge` has the group pay for it, if it is the group's, and
+    /// returns its account.
     pub fn end_shared(&mut self, now_ns: u64, charge: impl FnOnce(u64) -> Account) {
         if self.payer != Payer::Group {
             return self.end_seldom(now_ns);

@@ -108,7 +108,8 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
             cpu_time::plan(&thread);
         }
         let is_watched = signal::trace::watch(&thread);
-        let result = if has_time { life.as_mut().poll(poll_context) } else { left_out(&thread, poll_context) };
+        let result =
+            if has_time { life.as_mut().poll(poll_context) } else { left_out(&thread, poll_context) };
         if is_watched {
             arch::debug::DebugRegisters::unload();
         }

@@ -45,7 +45,7 @@ pub const CALL_NS: u64 = 100_000;
 /// The most doublings.
 const DOUBLINGS_MAX: u8 = 7;
 
-/// The most members of a group. What is done under its lock looks at each of them at most once for each CPU.
+/// The most members of a group. Nothing that is done under its lock looks at one more than once for each CPU.
 pub const MEMBERS_MAX: u32 = 256;
 /// A member is left out at the start of its turn at most so often in a row: it may be in the midst of a call, and hold
 /// what others wait for. That is more than one round of the queue needs but after turns that were too long.
@@ -435,8 +435,8 @@ impl<T: Clone> Group<T> {
         self.passed(now_ns)
     }
 
-    /// The member runs something of `level` from now on, or will. One that is queued gets behind its new equals. Returns a
-    /// CPU that has to look.
+    /// The member runs something of `level` from now on, or will. One that is queued gets behind its new equals.
+    /// Returns a CPU that has to look.
     pub fn set_level(&mut self, place: Place, level: u8, now_ns: u64) -> Option<usize> {
         let index = place.index as usize;
         let (before, state) = (self.members[index].level, self.members[index].state);
@@ -510,8 +510,8 @@ impl<T: Clone> Group<T> {
                 here.running = 0;
             }
             self.list(place);
-            // What is queued here and is not background has its turn before a background member, which is no way for
-            // an ordered one to more than the group's part.
+            // A background member comes after all else that is queued here, and is no way for an ordered one to more
+            // than the group's part.
             let first = first.filter(|_| level != BEHIND || !circumstances.is_contended);
             let who = first.and_then(|first| self.members[first as usize].who.clone());
             return match (first, who) {

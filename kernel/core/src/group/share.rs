@@ -1,7 +1,7 @@
 //! A group's part in the processors.
 //!
-//! Whether it is fresh is one for all CPUs: a member that goes from CPU to CPU finds the same account everywhere, and what
-//! refills it is time in which no member is ready anywhere. Exhausted, the group has rounds on each CPU.
+//! Whether it is fresh is one for all CPUs: a member that goes from CPU to CPU finds the same account everywhere, and
+//! it is refilled by time in which no member is ready anywhere. Exhausted, the group has rounds on each CPU.
 
 use crate::fairness::{Account, Weight};
 
@@ -70,8 +70,8 @@ impl Rounds {
         Self { slice: account, is_over: false, left_out: rounds - 1, rounds }
     }
 
-    /// A turn has ended that used so much of the group's time, while so many ordered members are queued here. Whether it
-    /// has used up the slice, or all that the group had.
+    /// A turn has ended that used so much of the group's time, while so many ordered members are queued here. Whether
+    /// it has used up the slice, or all that the group had.
     pub(super) fn ran(&mut self, freshness: &mut Freshness, ran_ns: u64, queued: u32) -> bool {
         let was_fresh = !freshness.account.is_exhausted();
         let is_exhausted = freshness.account.ran(ran_ns, WEIGHT);
@@ -150,8 +150,8 @@ impl<T> Group<T> {
         here.rounds.account(&self.freshness)
     }
 
-    /// A member leaves in the midst of its turn on `cpu`, for which the group pays. Returns the part of what is left that
-    /// it takes along: the half, as a child's, so that leaving and joining gains no time.
+    /// A member leaves in the midst of its turn on `cpu`, for which the group pays. Returns the part of what is left
+    /// that it takes along: the half, as a child's, so that leaving and joining gains no time.
     pub fn split(&mut self, cpu: usize, ran_ns: u64) -> Account {
         let account = self.charge(cpu, ran_ns);
         self.cpus[cpu].rounds.is_over = false;

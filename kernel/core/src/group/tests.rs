@@ -129,8 +129,8 @@ fn any_cores(random: &mut Random, cpus: usize) -> u64 {
     }
 }
 
-/// The reference is a processor that is divided by weight, whatever the members of a group do: by their number and levels,
-/// background members among them, in calls and out of them.
+/// The reference is a processor that is divided by weight, whatever the members of a group do: by their number and
+/// levels, background members among them, in calls and out of them.
 #[test]
 fn parts_are_those_of_a_divided_processor() {
     for seed in 0..60 {
@@ -162,7 +162,7 @@ fn parts_are_those_of_a_divided_processor() {
         }
         let rates: Vec<_> =
             parties.iter().map(|(names, weight)| machine.used(names) as f64 / *weight as f64).collect();
-        // What is in no group divides what is left by weight; a group has as much, and no more. Calls give way to their
+        // Threads in no group divide the rest by weight; a group has as much, and no more. Calls give way to their
         // equals before their slice is over, so with these it may have less.
         let (of_groups, of_others) = rates.split_at(groups);
         let (least, most) = of_others

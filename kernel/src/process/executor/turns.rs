@@ -69,7 +69,7 @@ pub(in crate::process) fn charge(thread: &Thread, now_ns: u64) -> bool {
                 let was_shared = entity.is_shared();
                 entity.end_shared(now_ns, |ran_ns| membership.charge(ran_ns));
                 if !was_shared && entity.is_ordinary() {
-                    // What it is woken for is the group's again, until more is known.
+                    // The next turn is the group's again, until more is known.
                     entity.go_on_shared(now_ns, membership.account());
                 }
             }

@@ -210,8 +210,9 @@ fn every_level_goes_before_the_next_on_all_processors() -> Outcome {
 /// One user has 50 executors, another one; each has half of a processor.
 ///
 /// The scheduler divides time by the clock, which also goes on while the host runs something else: whoever had the
-/// turn then owes it, and gives it back in later turns. So the clocks show what the scheduler does, in the long run. The
-/// work is what the host gave in these times, which it owes nobody. Both are looked at again until they are near to 1.
+/// turn then owes it, and gives it back in later turns. So the clocks show what the scheduler does, in the long run.
+/// The work is what the host gave in these times, which it owes nobody. Both are looked at again until they are near
+/// to 1.
 fn executors_bring_no_time() -> Outcome {
     const MANY: usize = 50;
     const OTHER: u32 = 1000;
