@@ -64,7 +64,9 @@ fn alone<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, String> {
     setuid(Uid::from_raw(user as u32)).map_err(|error| error.to_string())?;
+    // The main coroutine has that level too, or a less urgent one could not start beside the other process.
     let builder = executor(arguments)?.strict(arguments.text("policy", "relaxed") == "strict");
+    let builder = builder.priority(level as u8);
     builder.run(async move {
         let spawned = try_spawn(SpawnBuilder::new().priority(level as u8), work);
         spawned.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())

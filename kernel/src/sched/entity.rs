@@ -280,6 +280,16 @@ impl SchedEntity {
         }
     }
 
+    /// The level of what is done for the thread beside its turns. A group's account says nothing about one of its
+    /// members: its calls would wait for the end of another's slice, and the order with them.
+    #[must_use]
+    pub fn standing_priority(&self) -> Priority {
+        if self.payer == Payer::Group && self.realtime() == 0 {
+            return self.parameters.priority(self.account.is_exhausted());
+        }
+        self.priority
+    }
+
     /// How the turn ends.
     #[must_use]
     pub const fn ending(&self) -> SliceEnd {

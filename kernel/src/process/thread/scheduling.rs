@@ -100,7 +100,7 @@ impl Thread {
     /// The level that the thread has by nice value and budget, whatever its coroutines' are.
     #[must_use]
     pub fn standing_priority(&self) -> Priority {
-        self.scheduling.entity.lock().priority
+        self.scheduling.entity.lock().standing_priority()
     }
 
     /// Looks at the entity, or changes what nothing else follows from.
