@@ -202,6 +202,41 @@ fn a_reserve_that_falls_asleep_last_is_told() {
     });
 }
 
+/// An interrupt for the last turn comes while the executor goes to sleep: it does not sleep over what was posted,
+/// because its handler has taken the reason after the last look.
+#[test]
+fn a_handler_takes_nothing_from_a_sleeper() {
+    loom::model(|| {
+        let shared = Arc::new((ExecutorRecord::new(), AtomicU32::new(0), AtomicU32::new(0)));
+        let _ = record::begin_turn(&shared.0, 50);
+        let kernel = shared.clone();
+        let poster = thread::spawn(move || {
+            kernel.1.store(1, Ordering::Relaxed);
+            if record::post(&kernel.0, PENDING_KICK) && record::running(&kernel.0).is_some() {
+                kernel.2.store(1, Ordering::Relaxed);
+            }
+        });
+        let handler = || {
+            if shared.2.swap(0, Ordering::Relaxed) != 0 && record::enter_handler(&shared.0) {
+                record::take(&shared.0);
+                let _ = record::unmask(&shared.0);
+            }
+        };
+        record::end_turn(&shared.0);
+        handler();
+        record::before_sleep(&shared.0);
+        record::take(&shared.0);
+        let has_found = shared.1.load(Ordering::Relaxed) != 0;
+        handler();
+        // As the kernel does, at the word: whoever posts later wakes the thread.
+        let sleeps = shared.0.pending.load(Ordering::Relaxed) == 0;
+        poster.join().unwrap();
+        let is_woken = shared.0.pending.load(Ordering::Relaxed) != 0;
+        record::after_sleep(&shared.0);
+        assert!(has_found || !sleeps || is_woken);
+    });
+}
+
 /// A handler has left it to the thread to look: what is posted meanwhile is seen by that look or the next turn's, or is
 /// told by another interrupt.
 #[test]

@@ -56,6 +56,19 @@ pub fn attend(record: &ExecutorRecord) {
     }
 }
 
+/// The thread, before it looks for the last time and sleeps at `pending`: its handler is not entered from here on. It
+/// would take the reasons, and the thread would sleep over what they are about.
+#[inline(always)]
+pub fn before_sleep(record: &ExecutorRecord) {
+    mask(record);
+}
+
+/// The thread sleeps no more, or has not. Reasons that have come stay for the look before its next turn or sleep.
+#[inline(always)]
+pub fn after_sleep(record: &ExecutorRecord) {
+    let _ = unmask(record);
+}
+
 /// By any thread or the kernel: something has become ready. `true`: the thread must be made to look, by an interrupt,
 /// or it sees the word when it returns from where it is.
 #[inline(always)]

@@ -9,6 +9,9 @@
 //! - What others left with the executor and what results have made ready is all in its queue when the levels are
 //!   published. From `settle` on, others tell of what they leave.
 //! - The thread gives way at the level of the turn that comes, not of the one before, and looks again afterwards.
+//!
+//! Nothing is known of the level of a thread that ran nothing, so it comes to its turn before others of its user. It
+//! compares in any case before it runs something: that turn may be another's.
 
 use crate::protocol::{Ordering, record};
 use crate::user_sched::ExecutorRecord;
@@ -34,10 +37,11 @@ pub trait TurnSource {
 const MOST_URGENT: u32 = 0;
 
 /// The thread, between two turns: looks at what has come, publishes what is ready and what it is about to run, and in
-/// the strict order gives way to what is more urgent elsewhere. If nothing is ready it runs nothing.
+/// the strict order, or if it has run nothing, gives way to what is more urgent elsewhere. If nothing is ready it runs
+/// nothing.
 #[inline(always)]
 pub fn before_turn(record: &ExecutorRecord, is_strict: bool, source: &impl TurnSource) {
-    let mut has_yielded = false;
+    let mut compares = is_strict || record::running(record).is_none();
     loop {
         let is_told = record.pending.load(Ordering::Relaxed) != 0;
         if is_told || source.has_results() {
@@ -62,11 +66,11 @@ pub fn before_turn(record: &ExecutorRecord, is_strict: bool, source: &impl TurnS
             continue;
         }
         // Once: the page may be a moment old, and what it shows may be for another processor.
-        if !is_strict || has_yielded || !source.is_before(level) {
+        if !compares || !source.is_before(level) {
             return;
         }
         source.give_way();
-        has_yielded = true;
+        compares = false;
     }
 }
 
@@ -203,6 +207,19 @@ mod tests {
                 assert!(ELSEWHERE < self.known(), "it gives way to less urgent work");
                 self.yields.set(self.yields.get() + 1);
             }
+        }
+    }
+
+    /// In the relaxed order a thread compares only before its first coroutine.
+    #[test]
+    fn a_thread_that_ran_nothing_compares() {
+        for (last_turn, yields) in [(LAST.into(), 0), (NONE, 1)] {
+            let machine = Machine::new(0, last_turn);
+            machine.left.set(0);
+            before_turn(&machine.record, false, &machine);
+            assert_eq!(machine.yields.get(), yields);
+            before_turn(&machine.record, false, &machine);
+            assert_eq!(machine.yields.get(), yields);
         }
     }
 

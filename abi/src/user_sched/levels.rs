@@ -4,11 +4,12 @@
 //! |---|---|---|
 //! | 0–3 | | the kernel's; a program's count as 4 |
 //! | 4–19 | urgent | as they are, for programs that may use realtime priorities; else as ordinary |
-//! | 20–43 | ordinary | its thread is scheduled like any other, by nice value; 32 is the default |
+//! | 20–43 | ordinary | exact among the executors of one user, together one thread on each CPU; 32 is the default |
 //! | 44–62 | background | as they are: behind all ordinary threads, in order |
 //! | 63 | | the kernel's; a program's count as 62 |
 //!
-//! Within a process all 64 are different, and the smaller number goes first.
+//! Within a process all 64 are different, and the smaller number goes first. Urgent levels that count as ordinary keep
+//! their place among the user's.
 
 /// Every level that counts as ordinary.
 pub const ORDINARY: core::ops::RangeInclusive<u32> = 20..=43;
@@ -17,8 +18,19 @@ pub const URGENT_FIRST: u32 = 4;
 /// The least urgent level of a program.
 pub const BACKGROUND_LAST: u32 = 62;
 
+/// The number of levels that are ordered among the executors of one user: those before the background.
+pub const ORDERED: u32 = 44;
+
+/// Levels of a user's ready coroutines that go before one of `level`, as a bitmap.
+#[must_use]
+#[inline(always)]
+pub const fn ordered_before(level: u32) -> u64 {
+    (1 << if level < ORDERED { level } else { ORDERED }) - 1
+}
+
 /// Levels of ready work elsewhere that go before a coroutine of `level`, as a bitmap. A program yields if the system
-/// bitmap has one of them. Ordinary work does not yield to ordinary work here: the clock tick decides between those.
+/// bitmap has one of them. Ordinary work does not yield to other users' ordinary work: the clock tick decides between
+/// those, and [`ordered_before`] among the user's own.
 #[must_use]
 #[inline(always)]
 pub const fn before(level: u32) -> u64 {
@@ -44,7 +56,7 @@ pub const fn in_machine(level: u32, may_be_urgent: bool) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{before, in_machine};
+    use super::{before, in_machine, ordered_before};
 
     #[test]
     fn levels_are_ordered() {
@@ -55,6 +67,14 @@ mod tests {
         assert_eq!(before(44), (1 << 44) - 1);
         assert_eq!(before(63), u64::MAX >> 1);
         assert_eq!(before(64), u64::MAX);
+    }
+
+    #[test]
+    fn ordinary_levels_are_ordered_too() {
+        assert_eq!(ordered_before(0), 0);
+        assert_eq!(ordered_before(32), u64::from(u32::MAX));
+        assert_eq!(ordered_before(44), (1 << 44) - 1);
+        assert_eq!(ordered_before(64), (1 << 44) - 1);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub use process::{
     CoroutineInfo, CoroutineTable, EXECUTORS_MAX, ExecutorRecord, PENDING_COMPLETION, PENDING_KICK,
     PENDING_SPARE, ProcessHeader, ProcessPages, RUNNING_NONE, RUNNING_RESERVE, state,
 };
-pub use system::{CPU_SEGMENT, Clock, SystemPage};
+pub use system::{CPU_SEGMENT, Clock, GROUPS_MAX, SystemPage};
 pub use time_page::TimePage;
 
 #[cfg(not(heddle_loom))]

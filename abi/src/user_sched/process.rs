@@ -28,7 +28,11 @@ pub struct ProcessHeader {
     /// Bit `n`: a coroutine of level `n` is ready and in no executor's own queue, so that any executor may run it.
     /// The program writes it; with each registered executor's `ready` it makes up the process's bitmap.
     pub bitmap: AtomicU64,
-    reserved1: [AtomicU64; 7],
+    /// The number of the group that the process's executors belong to, 0 for none; the kernel writes it when one
+    /// registers.
+    pub group: AtomicU32,
+    reserved1: AtomicU32,
+    reserved2: [AtomicU64; 6],
     /// Where the program keeps what `/proc/PID/heddle` shows.
     pub coroutines: CoroutineTable,
     /// Address of the program's ring of completions, for the program's own use: the kernel knows the one that was
@@ -142,6 +146,7 @@ const _: () = {
     use super::PAGE_BYTES;
     use core::mem::offset_of;
     assert!(offset_of!(ProcessHeader, bitmap) == 64);
+    assert!(offset_of!(ProcessHeader, group) == 72);
     assert!(offset_of!(ProcessHeader, coroutines) == 128);
     assert!(offset_of!(ProcessHeader, ring) == 144);
     assert!(size_of::<ProcessHeader>() == PAGE_BYTES);

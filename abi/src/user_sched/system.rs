@@ -21,7 +21,13 @@ pub struct SystemPage {
     reserved1: [u32; 13],
     /// Parameters for reading the time.
     pub clock: Clock,
+    /// For each group of executors, by its number: bit `n`: one whose level is `n`, of
+    /// [`ORDERED`](super::levels::ORDERED) levels, waits for a processor. Number 0 is no group's.
+    pub groups: [AtomicU64; GROUPS_MAX],
 }
+
+/// One more than the groups of executors that have an order.
+pub const GROUPS_MAX: usize = 64;
 
 /// The clock: `monotonic = ((counter - base) * scale) >> 32` in 128 bits, `realtime = monotonic + realtime_offset`.
 ///
@@ -41,6 +47,16 @@ pub struct Clock {
 
 #[cfg(not(heddle_loom))]
 impl SystemPage {
+    /// Whether something waits for a processor that goes before a coroutine of `level` of a process in that group.
+    #[must_use]
+    #[inline(always)]
+    pub fn has_before(&self, group: u32, level: u32) -> bool {
+        use core::sync::atomic::Ordering;
+        let group = &self.groups[group as usize % GROUPS_MAX];
+        self.bitmap.load(Ordering::Relaxed) & super::levels::before(level) != 0
+            || group.load(Ordering::Relaxed) & super::levels::ordered_before(level) != 0
+    }
+
     /// A page that says nothing: no level is ready, and the counter cannot be used.
     #[must_use]
     pub const fn new() -> Self {
@@ -58,6 +74,7 @@ impl SystemPage {
                 realtime_offset: AtomicU64::new(0),
                 reserved: [0; 5],
             },
+            groups: [const { AtomicU64::new(0) }; GROUPS_MAX],
         }
     }
 }
@@ -79,4 +96,5 @@ const _: () = {
     assert!(offset_of!(SystemPage, bitmap) == 64);
     assert!(offset_of!(SystemPage, best) == 72);
     assert!(offset_of!(SystemPage, clock) == 128);
+    assert!(offset_of!(SystemPage, groups) == 192);
 };

@@ -13,6 +13,7 @@ mod first;
 mod idle;
 mod memory;
 mod net;
+mod order;
 mod pair;
 mod pipeline;
 mod priority;
@@ -29,7 +30,7 @@ use heddle_bench_programs::{arguments, batch, measure};
 type Experiment = fn(&Arguments) -> Result<(), String>;
 
 /// The experiments by name: a module each.
-const EXPERIMENTS: [(&str, Experiment); 14] = [
+const EXPERIMENTS: [(&str, Experiment); 15] = [
     ("calls", calls::run),
     ("copies", copies::run),
     ("pair", pair::run),
@@ -39,6 +40,7 @@ const EXPERIMENTS: [(&str, Experiment); 14] = [
     ("pipeline", pipeline::run),
     ("memory", memory::run),
     ("idle", idle::run),
+    ("order", order::run),
     ("priority", priority::run),
     ("asynccall", asynccall::run),
     ("net", net::run),

@@ -259,6 +259,11 @@ impl CoreEntry {
         is_current
     }
 
+    /// Owner: whether the coroutine whose turn goes on was woken by [`CoreEntry::wake_current`].
+    pub fn is_current_woken(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) != 0
+    }
+
     /// Owner: puts the turn that goes on aside, so that others are no turns within it. Wakes of its coroutine are
     /// noted in its slot from here on.
     pub fn put_aside(&self) -> AsideTurn {

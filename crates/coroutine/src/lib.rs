@@ -193,7 +193,10 @@ pub use turn::should_yield;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use turn::{MoveTo, Preempted, YieldNow, move_to, preempted, yield_now};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
-pub use waker::{abort, id_of, is_ready, phase, priority, set_priority, set_rank, wake, waker};
+pub use waker::{
+    abort, id_of, is_ready, is_woken_in_turn, phase, priority, set_priority, set_rank, set_rank_at_rest,
+    wake, waker,
+};
 
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]

@@ -377,7 +377,7 @@ fn post_to(shared: &Shared, task: *mut (), builder: Builder) -> Result<Id, Spawn
 
 /// A processor's part of a machine. Stays on the processor that started it.
 pub struct Core<P: Platform> {
-    entry: &'static CoreEntry,
+    pub(crate) entry: &'static CoreEntry,
     shared: &'static Shared,
     platform: PhantomData<*const P>,
 }
@@ -473,7 +473,8 @@ impl<P: Platform> Core<P> {
     }
 
     /// Takes the first ready coroutine that is more urgent than `rank`, orders within a level included, from another
-    /// core into this one's queue. `false` if there was none.
+    /// core into this one's queue. `false` if there was none; `true` also if another core was at such a queue: then
+    /// there may be one, and the caller looks again before it runs anything less urgent.
     pub fn pull_before(&self, rank: Rank) -> bool {
         victims(self.shared, self.entry).any(|victim| {
             let ready = victim.state.ready();

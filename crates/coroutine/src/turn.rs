@@ -4,8 +4,9 @@
 use crate::core_entry::CoreEntry;
 #[cfg(feature = "tracing")]
 use crate::foreign::contain;
+use crate::machine::{Core, Platform};
 use crate::registry::{Global, spill};
-use crate::sched::{Outcome, Picked, Slot, Table};
+use crate::sched::{self, Fetched, Id, Outcome, Picked, Slot, Table};
 use crate::task::{Header, TaskRef};
 use crate::waker;
 use core::future::Future;
@@ -159,5 +160,13 @@ impl Future for MoveTo {
         self.asked = true;
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+impl<P: Platform> Core<P> {
+    /// Takes the coroutine `id` into this core's queue, if it is ready in another one's and may run here. The other
+    /// core is not kicked.
+    pub fn fetch(&self, id: Id) -> Fetched {
+        sched::fetch(&Global, &self.entry.state, id, P::heavy_barrier)
     }
 }

@@ -96,6 +96,17 @@ pub fn set_rank(id: Id, rank: Rank, front: bool) {
     crate::wait::inherit::changed(id, before, rank.level());
 }
 
+/// In the turn of `id`: whether it has given way or was woken, so that it is ready when the turn ends.
+pub fn is_woken_in_turn(id: Id) -> bool {
+    phase(id) == Some(Phase::Notified)
+        || here_for(id).is_some_and(|entry| entry.current() == Some(id) && entry.is_current_woken())
+}
+
+/// [`set_rank`] that leaves one that waits alone: it has the rank when something else wakes it.
+pub fn set_rank_at_rest(id: Id, rank: Rank, front: bool) {
+    sched::set_rank(&Global, here_for(id).map(|entry| &entry.state), id, rank, front);
+}
+
 /// Runs the coroutine `id` at `level` if its own is less urgent; `None` takes the loan back.
 pub(crate) fn lend(id: Id, level: Option<u8>) {
     sched::lend(&Global, here_for(id).map(|entry| &entry.state), id, level);

@@ -2,7 +2,10 @@
 //!
 //! A program is an ordinary Linux program with an asynchronous `main`. On Heddle its system calls are carried out by
 //! the kernel's own coroutines, many at a time and without a thread waiting for each; on Linux the same binary waits
-//! with epoll. Coroutines and their 64 levels are those of [`heddle_coroutine`].
+//! with epoll. Coroutines and their 64 levels are those of [`heddle_coroutine`]. On Heddle the order of levels holds
+//! over all programs of a user, whose coroutines of levels 0 to 43 together get the time of one thread on each
+//! processor; levels 4 to 19 go before everybody for programs that may use realtime priorities, and 44 to 62 behind
+//! everybody.
 //!
 //! ```
 //! use heddle_rt::{read, spawn, write};

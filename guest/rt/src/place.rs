@@ -15,7 +15,7 @@ use heddle_abi::protocol::turn::{self, TurnSource};
 use heddle_abi::user_sched::calls::{GIVE_WAY, INTERRUPT, Notice, POLICY, REGISTER, UNREGISTER, policy};
 use heddle_abi::user_sched::{
     AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM, EXECUTORS_MAX, ExecutorRecord, MAGIC, PENDING_KICK, PENDING_SPARE,
-    ProcessPages, RUNNING_RESERVE, SystemPage, VERSION, levels,
+    ProcessPages, RUNNING_RESERVE, SystemPage, VERSION,
 };
 use heddle_coroutine::host::Told;
 use std::ffi::CStr;
@@ -100,6 +100,7 @@ enum Place {
 struct Here {
     record: &'static ExecutorRecord,
     system: &'static SystemPage,
+    group: &'static AtomicU32,
     noticed: &'static AtomicU32,
 }
 
@@ -113,7 +114,8 @@ fn register() -> Place {
     let place = pages().and_then(|pages| {
         let number = (0..EXECUTORS_MAX).find(|&number| take(pages, number))?;
         let (record, notice) = (&pages.process.executors[number], &pages.notices[number]);
-        Some(Place::At(Here { record, system: pages.system, noticed: &notice.noticed }))
+        let group = &pages.process.header.group;
+        Some(Place::At(Here { record, system: pages.system, group, noticed: &notice.noticed }))
     });
     let place = place.unwrap_or(Place::None);
     PLACE.set(place);
@@ -175,7 +177,7 @@ impl<H: Fn() -> bool, T: Fn()> TurnSource for Look<'_, H, T> {
 
     #[inline(always)]
     fn is_before(&self, level: u32) -> bool {
-        self.here.system.bitmap.load(Ordering::Relaxed) & levels::before(level) != 0
+        self.here.system.has_before(self.here.group.load(Ordering::Relaxed), level)
     }
 
     #[inline(always)]

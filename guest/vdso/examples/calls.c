@@ -135,7 +135,7 @@ int main(void) {
         if (!spawn(scheduler, 0, &readers[i].coroutine, levels[i])) return 1;
     }
     static struct heddle_coroutine writer = {.poll = write_all};
-    spawn(scheduler, 0, &writer, 60);
+    spawn(scheduler, 0, &writer, 62);
     run(scheduler, 0);
     leave(scheduler, 0);
     return 0;

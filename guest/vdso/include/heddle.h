@@ -16,8 +16,9 @@
 #define HEDDLE_WAITS 0
 #define HEDDLE_DONE 1
 
-/* Levels: 0 is the most urgent, 63 the least. In the machine, 20 to 43 are ordinary: the thread is scheduled by its
- * nice value. 4 to 19 go before all ordinary threads, for those who may use realtime priorities; 44 to 62 behind. */
+/* Levels: 0 is the most urgent, 63 the least. In the machine, 20 to 43 are ordinary: in exact order among all programs
+ * of the user, which together get the time of one thread on each processor. 4 to 19 go before all ordinary threads, for
+ * those who may use realtime priorities; 44 to 62 behind. */
 #define HEDDLE_LEVEL_DEFAULT 32
 
 #define HEDDLE_RELAXED 0

@@ -10,6 +10,7 @@
 //! - [`fallible`]: allocations that can fail.
 //! - [`file_lock`]: byte-range locks of a file (`fcntl`).
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
+//! - [`group`]: the executor threads of one user: their order, and their part in the processor.
 //! - [`keys`]: keys and keyrings.
 //! - [`lease`]: leases of a file (`F_SETLEASE`).
 //! - [`lock_order`]: watches the order in which locks are taken, for the checking build.
@@ -53,6 +54,7 @@ pub mod fairness;
 pub mod fallible;
 pub mod file_lock;
 pub mod frame;
+pub mod group;
 pub mod id_map;
 pub mod keys;
 pub mod lease;

@@ -94,11 +94,12 @@ impl Pages {
         records_of(self.frames[RECORDS].get()?).get(number as usize)
     }
 
-    /// Makes sure that there are records.
+    /// Makes sure that there are the header and the records.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn need_records(&self) -> Result<(), Errno> {
+        self.frame(HEADER)?;
         self.frame(RECORDS).map(|_| ())
     }
 

@@ -37,10 +37,9 @@ fn leaves(thread: *const ()) {
         thread.end_sample();
         // Others use the registers meanwhile.
         thread.with_float(FloatState::save);
-        executor::charge(thread, now_ns);
-        thread.with_entity(|entity| entity.end(now_ns));
+        thread.end_turn(now_ns);
         thread.count_switch(true);
-        executor::turn_ends(thread);
+        executor::turn_ends(thread, true);
         thread.begin_detour();
     });
 }
@@ -50,8 +49,8 @@ fn returns(thread: *const ()) {
         thread.end_detour();
         rseq::leaves_program(thread);
         let now_ns = now_ns();
-        executor::turn_starts(thread);
-        thread.with_entity(|entity| entity.start(now_ns));
+        // The turn that was put aside can't be so once more.
+        let _ = thread.start_turn(now_ns);
         thread.start_meter(now_ns);
         if thread.process.alarms().is_armed() {
             cpu_time::plan(thread);

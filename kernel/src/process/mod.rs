@@ -44,6 +44,7 @@ mod thread_group;
 pub mod time_namespace;
 pub mod timers;
 pub mod trace;
+mod user_group;
 pub mod user_namespace;
 pub mod user_task;
 pub mod vfork;

@@ -1,4 +1,5 @@
-//! Realtime threads on several CPUs: the most urgent run, wherever they were queued.
+//! Realtime threads on several CPUs: the most urgent run, wherever they were queued. An executor that comes to find its
+//! place among its user's does so where it need not wait for one of these.
 //!
 //! A CPU whose queue holds a realtime thread that has to wait there interrupts those that run something less urgent,
 //! and whoever is about to run something looks whether a more urgent realtime thread waits elsewhere. Each side first
@@ -54,12 +55,12 @@ pub(super) fn enter_program(core: &Core<Processors>, priority: Priority) -> bool
         // The inbox is empty by now: what was left there is in the queue.
         LEFT.fetch_and(!own, Ordering::Relaxed);
     }
-    if core.statistics().ready_levels() & Priority::REALTIME_BITS != 0
+    if core.statistics().ready_levels() & Priority::PLACED_BITS != 0
         && let Some((rank, cores)) = core.first_waiting()
     {
         publish(cores & !own, Priority::from_bits(rank.to_bits()));
     }
-    let before = (2u64 << priority.level()).wrapping_sub(1) & Priority::REALTIME_BITS;
+    let before = (2u64 << priority.level()).wrapping_sub(1) & Priority::PLACED_BITS;
     let elsewhere = crate::sched::ready_levels() & before;
     if (elsewhere != 0 || left & !own != 0) && core.pull_before(priority.rank()) {
         core.enter_kernel();

@@ -28,19 +28,23 @@ struct RealtimeWindow {
 static WINDOWS: [RealtimeWindow; MAX_CPUS] =
     [const { RealtimeWindow { start_ns: AtomicU64::new(0), used_ns: AtomicU64::new(0) } }; MAX_CPUS];
 
-/// Time that realtime threads may still use on this CPU.
-fn realtime_left_ns(now_ns: u64) -> u64 {
-    let window = &WINDOWS[arch::cpu::id()];
+/// Time that realtime threads may still use on a CPU. Only the CPU itself begins a new window: a charge of its own
+/// would be lost in between otherwise.
+fn realtime_left_ns(cpu: usize, now_ns: u64) -> u64 {
+    let window = &WINDOWS[cpu];
     if now_ns.saturating_sub(window.start_ns.load(Ordering::Relaxed)) >= REALTIME_WINDOW_NS {
-        window.start_ns.store(now_ns, Ordering::Relaxed);
-        window.used_ns.store(0, Ordering::Relaxed);
+        if cpu == arch::cpu::id() {
+            window.start_ns.store(now_ns, Ordering::Relaxed);
+            window.used_ns.store(0, Ordering::Relaxed);
+        }
+        return REALTIME_SHARE_NS;
     }
     REALTIME_SHARE_NS.saturating_sub(window.used_ns.load(Ordering::Relaxed))
 }
 
-/// Whether what has a realtime level has had its share of this CPU's window.
-pub fn is_realtime_throttled() -> bool {
-    realtime_left_ns(crate::arch::time::now_ns()) == 0
+/// Whether what has a realtime level has had its share of the window of the CPU that runs it, or else of this one.
+pub fn is_realtime_throttled(cpu: Option<usize>) -> bool {
+    realtime_left_ns(cpu.unwrap_or_else(arch::cpu::id), crate::arch::time::now_ns()) == 0
 }
 
 /// Counts time that was spent at a realtime level by what is no realtime thread: a coroutine of a program.
@@ -58,6 +62,19 @@ pub enum SliceEnd {
     Blocked,
     /// It gave way and is ready.
     Yielded,
+    /// Something else goes before it, and it keeps its place among its equals.
+    Preempted,
+}
+
+/// Whose time a turn uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payer {
+    /// The thread's own.
+    Own,
+    /// The thread's own, behind all ordinary threads: it is an executor that runs what is background.
+    OwnBehind,
+    /// That of the user's group of executors.
+    Group,
 }
 
 /// A thread's entity with the scheduler, from turn to turn.
@@ -68,6 +85,8 @@ pub struct SchedEntity {
     /// A realtime priority that waiters lend the thread; 0 for none.
     lent: u8,
     account: Account,
+    /// In turns that a group pays for: a copy of its account.
+    shared: Account,
     /// The part of the parameters.
     weight: Weight,
     /// The rest of the time slice of `SCHED_RR`. A thread that is preempted or waits goes on with it.
@@ -75,6 +94,10 @@ pub struct SchedEntity {
     /// Its priority was raised during the turn: it has become the last of its equals, and does not go back before them.
     is_last: bool,
     ended_as: SliceEnd,
+    /// Whose time the turn uses, or the last one did.
+    payer: Payer,
+    /// In such a turn: the time until which what ran at a realtime priority was counted.
+    counted_ns: u64,
     started_ns: u64,
     ended_ns: u64,
     /// When `until_ns` and `priority` were worked out.
@@ -93,10 +116,13 @@ impl SchedEntity {
             parameters,
             lent: 0,
             account,
+            shared: account,
             weight: parameters.weight(),
             round_ns: ROUND_ROBIN_NS,
             is_last: false,
             ended_as: SliceEnd::Yielded,
+            payer: Payer::Own,
+            counted_ns: 0,
             started_ns: 0,
             ended_ns: 0,
             planned_ns: 0,
@@ -120,7 +146,7 @@ impl SchedEntity {
     /// Changes how the thread is scheduled; `is_running`: in the midst of a turn.
     pub fn set_parameters(&mut self, parameters: Parameters, now_ns: u64, is_running: bool) {
         if is_running {
-            self.end(now_ns);
+            self.settle(now_ns);
         }
         let before = self.parameters;
         self.parameters = parameters;
@@ -128,7 +154,7 @@ impl SchedEntity {
         // Whoever is queued finds its place by the change of its priority.
         let is_other = before.policy != parameters.policy || before.realtime != parameters.realtime;
         self.is_last = is_running && is_other && parameters.realtime >= before.realtime;
-        self.plan(now_ns);
+        self.plan_seldom(now_ns);
     }
 
     /// The realtime priority that the thread runs with, its own or lent; 0 for an ordinary thread.
@@ -139,24 +165,46 @@ impl SchedEntity {
 
     /// The thread is preempted: whether it goes behind its equals and not, as usual, before them.
     pub const fn preempted(&mut self) -> bool {
-        self.ended_as = SliceEnd::Yielded;
+        self.ended_as = SliceEnd::Preempted;
         core::mem::replace(&mut self.is_last, false)
+    }
+
+    /// In the midst of a turn, before its priority changes: counts the time until now. A group pays for the whole turn
+    /// when it ends.
+    fn settle(&mut self, now_ns: u64) {
+        if self.payer == Payer::Group { self.count_realtime(now_ns) } else { self.end_seldom(now_ns) }
+    }
+
+    /// The thread joins a group in the midst of its turn. Returns its part of what it has, for a group that has nothing
+    /// yet.
+    pub fn join(&mut self, now_ns: u64) -> Account {
+        self.settle(now_ns);
+        self.account.split()
+    }
+
+    /// In a turn that a group pays for: time at a realtime priority, a lent one too, counts for the window as well.
+    fn count_realtime(&mut self, now_ns: u64) {
+        if self.realtime() != 0 {
+            charge_realtime(now_ns.saturating_sub(self.counted_ns));
+        }
+        self.counted_ns = now_ns;
     }
 
     /// Lends the thread a realtime priority, 0 for none; `is_running`: in the midst of a turn.
     pub fn lend(&mut self, realtime: u8, now_ns: u64, is_running: bool) {
         if is_running {
-            self.end(now_ns);
+            self.settle(now_ns);
         }
         self.lent = realtime;
-        self.plan(now_ns);
+        self.plan_seldom(now_ns);
     }
 
     /// A turn starts.
-    #[inline]
+    #[inline(always)]
     pub fn start(&mut self, now_ns: u64) {
         self.started_ns = now_ns;
-        if self.ended_as == SliceEnd::Yielded && self.realtime() == 0 {
+        self.payer = Payer::Own;
+        if self.ended_as != SliceEnd::Blocked && self.realtime() == 0 {
             // Nothing has changed but the time.
             self.until_ns = self.until_ns.saturating_add(now_ns.saturating_sub(self.planned_ns));
             self.planned_ns = now_ns;
@@ -173,14 +221,89 @@ impl SchedEntity {
         }
     }
 
+    /// Whether the thread may use the time of a group: it is an ordinary one. The members of a group are equals but for
+    /// its order, so one with a nice value is none.
+    #[must_use]
+    pub fn is_ordinary(&self) -> bool {
+        self.parameters.policy == Policy::Other && self.parameters.nice == 0 && self.realtime() == 0
+    }
+
+    /// Whether a group pays for the turn that goes on, or paid for the last one.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.payer == Payer::Group
+    }
+
+    /// A turn starts that uses the time of the user's group, whose account is this.
+    pub fn start_shared(&mut self, now_ns: u64, account: Account) {
+        self.ended_as = SliceEnd::Blocked;
+        self.go_on_shared(now_ns, account);
+    }
+
+    /// The turn, or the rest of it, uses the time of the user's group, whose account is this.
+    pub fn go_on_shared(&mut self, now_ns: u64, account: Account) {
+        (self.started_ns, self.counted_ns) = (now_ns, now_ns);
+        (self.payer, self.shared) = (Payer::Group, account);
+        self.plan_seldom(now_ns);
+    }
+
+    /// The turn that starts, or the rest of it, uses the thread's own time for what is background.
+    pub fn go_on_behind(&mut self, now_ns: u64) {
+        (self.payer, self.started_ns) = (Payer::OwnBehind, now_ns);
+        let is_left_out = self.until_ns == THROTTLED;
+        self.plan_seldom(now_ns);
+        if is_left_out {
+            self.until_ns = THROTTLED;
+        }
+    }
+
+    /// The turn ends, or another pays from here on; `charge` has the group pay for it, if it is the group's, and
+    /// returns its account.
+    pub fn end_shared(&mut self, now_ns: u64, charge: impl FnOnce(u64) -> Account) {
+        if self.payer != Payer::Group {
+            return self.end_seldom(now_ns);
+        }
+        self.count_realtime(now_ns);
+        self.shared = charge(now_ns.saturating_sub(self.started_ns));
+        (self.started_ns, self.ended_ns) = (now_ns, now_ns);
+        self.plan_seldom(now_ns);
+    }
+
+    /// The thread leaves its group in the midst of a turn: `leave` has the group pay for it so far, and returns the
+    /// thread's part of what is left.
+    pub fn leave_shared(&mut self, now_ns: u64, leave: impl FnOnce(u64) -> Account) {
+        if self.payer == Payer::Group {
+            self.count_realtime(now_ns);
+            self.account = leave(now_ns.saturating_sub(self.started_ns));
+            (self.payer, self.started_ns) = (Payer::Own, now_ns);
+            self.plan_seldom(now_ns);
+        }
+    }
+
+    /// The level of what is done for the thread beside its turns. A group's account says nothing about one of its
+    /// members: its calls would wait for the end of another's slice, and the order with them.
+    #[must_use]
+    pub fn standing_priority(&self) -> Priority {
+        if self.payer == Payer::Group && self.realtime() == 0 {
+            return self.parameters.priority(self.account.is_exhausted());
+        }
+        self.priority
+    }
+
+    /// How the turn ends.
+    #[must_use]
+    pub const fn ending(&self) -> SliceEnd {
+        self.ended_as
+    }
+
     /// The thread was to stand back, but nobody else wants the processor: it has its turn.
     pub fn continue_slice(&mut self, now_ns: u64) {
         self.account.is_alone();
-        self.plan(now_ns);
+        self.plan_seldom(now_ns);
     }
 
     /// The turn ends.
-    #[inline]
+    #[inline(always)]
     pub fn end(&mut self, now_ns: u64) {
         let ran_ns = now_ns.saturating_sub(self.started_ns);
         if self.realtime() != 0 {
@@ -191,6 +314,24 @@ impl SchedEntity {
             self.account.ran(ran_ns, self.weight);
         }
         (self.started_ns, self.ended_ns) = (now_ns, now_ns);
+        self.plan(now_ns);
+    }
+
+    /// [`SchedEntity::start`] out of the ordinary path, which has its copy in line.
+    #[inline(never)]
+    pub fn start_seldom(&mut self, now_ns: u64) {
+        self.start(now_ns);
+    }
+
+    /// [`SchedEntity::end`], likewise.
+    #[inline(never)]
+    pub fn end_seldom(&mut self, now_ns: u64) {
+        self.end(now_ns);
+    }
+
+    /// Likewise.
+    #[inline(never)]
+    fn plan_seldom(&mut self, now_ns: u64) {
         self.plan(now_ns);
     }
 
@@ -211,12 +352,12 @@ impl SchedEntity {
         self.ended_as = SliceEnd::Yielded;
     }
 
-    #[inline]
+    #[inline(always)]
     fn plan(&mut self, now_ns: u64) {
         let parameters = &self.parameters;
         self.planned_ns = now_ns;
         let (until_ns, priority) = if self.realtime() != 0 {
-            let left_ns = realtime_left_ns(now_ns);
+            let left_ns = realtime_left_ns(arch::cpu::id(), now_ns);
             let slice_ns = if parameters.policy == Policy::RoundRobin { self.round_ns } else { u64::MAX };
             match left_ns {
                 0 => (now_ns + SLICE_NS, Priority::SPENT),
@@ -224,8 +365,12 @@ impl SchedEntity {
                     (now_ns.saturating_add(left_ns.min(slice_ns)), Priority::realtime(self.realtime()))
                 }
             }
+        } else if self.payer == Payer::Group {
+            // The group has paid for nothing of the turn yet, whatever the thread has become meanwhile.
+            (self.started_ns + self.shared.budget_ns(), parameters.priority(self.shared.is_exhausted()))
         } else {
-            (now_ns + self.account.budget_ns(), parameters.priority(self.account.is_exhausted()))
+            let is_late = self.account.is_exhausted() || self.payer == Payer::OwnBehind;
+            (now_ns + self.account.budget_ns(), parameters.priority(is_late))
         };
         (self.until_ns, self.priority) = (until_ns, priority);
     }

@@ -22,6 +22,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 
 use heddle_abi::protocol::Levels;
+pub use heddle_coroutine::sched::Fetched;
 use heddle_coroutine::sched::Phase;
 use heddle_coroutine::{Builder, Core, Id, Machine, Platform, SpawnError};
 
@@ -32,7 +33,7 @@ use crate::time::system_page::PAGE;
 
 pub use crate::sched::budget::Budget;
 pub use crate::sched::entity::{
-    ROUND_ROBIN_NS, SLICE_NS, SchedEntity, THROTTLED, charge_realtime, is_realtime_throttled,
+    ROUND_ROBIN_NS, SLICE_NS, SchedEntity, SliceEnd, THROTTLED, charge_realtime, is_realtime_throttled,
 };
 pub use crate::sched::parameters::{Parameters, Policy};
 pub use crate::sched::priority::Priority;
@@ -62,7 +63,7 @@ unsafe impl Platform for Processors {
     }
 
     fn left(core: u32, level: u8) {
-        if 1 << level & Priority::REALTIME_BITS != 0 {
+        if 1 << level & Priority::PLACED_BITS != 0 {
             balance::left(core, Priority::new(level));
         }
     }
@@ -82,6 +83,7 @@ unsafe impl Sync for Part {}
 static PARTS: [Part; MAX_CPUS] = [const { Part(spin::Once::new()) }; MAX_CPUS];
 
 /// This CPU's part of the machine, `None` before it has started.
+#[inline(always)]
 fn core() -> Option<&'static Core<Processors>> {
     PARTS[arch::cpu::id()].0.get()
 }
@@ -144,10 +146,26 @@ impl TaskRef {
         heddle_coroutine::phase(self.0) == Some(Phase::Waiting)
     }
 
+    /// Whether the task, whose turn goes on, is ready to go on when it ends: it gives way, or was woken meanwhile.
+    #[must_use]
+    pub fn is_notified(&self) -> bool {
+        heddle_coroutine::is_woken_in_turn(self.0)
+    }
+
     /// Whether the task runs or is ready to; a hint, unless it is the caller's.
     #[must_use]
     pub fn runs_or_is_ready(&self) -> bool {
         heddle_coroutine::is_ready(self.0)
+    }
+
+    /// [`TaskRef::set_priority`] that does not poll a task that waits.
+    pub fn set_priority_at_rest(&self, priority: Priority, front: bool) {
+        heddle_coroutine::set_rank_at_rest(self.0, priority.rank(), front);
+    }
+
+    /// Takes the task into this CPU's queue, if it is ready in another one's. That one is not disturbed.
+    pub fn fetch(&self) -> Fetched {
+        core().map_or(Fetched::Elsewhere, |core| core.fetch(self.0))
     }
 
     /// Changes the priority, wherever the task is. One that is queued goes behind its equals, with `front` before them.
@@ -292,6 +310,18 @@ pub fn is_alone() -> bool {
     core().is_none_or(|core| !core.statistics().has_work())
 }
 
+/// Whether something that is no less urgent is ready on this CPU.
+#[must_use]
+pub fn is_contended(priority: Priority) -> bool {
+    let upto = (2u64 << priority.level()).wrapping_sub(1);
+    core().is_some_and(|core| core.statistics().ready_levels() & upto != 0)
+}
+
+/// Interrupts the program that a CPU runs, so that its thread looks what is ready.
+pub fn disturb(cpu: usize) {
+    MACHINE.disturb(cpu as u32);
+}
+
 /// Whether a coroutine of this level should give way at this moment: something more urgent is ready.
 #[must_use]
 pub fn should_yield(priority: Priority) -> bool {
@@ -301,6 +331,7 @@ pub fn should_yield(priority: Priority) -> bool {
 /// Announces that this CPU is about to run a program of this level: from now on it is interrupted for anything more
 /// urgent. `false` if something more urgent is ready already; the thread then gives way first.
 #[must_use]
+#[inline(always)]
 pub fn enter_program(priority: Priority) -> bool {
     let enters = may_enter_program(priority);
     #[cfg(feature = "checking")]
@@ -310,6 +341,7 @@ pub fn enter_program(priority: Priority) -> bool {
     enters
 }
 
+#[inline(always)]
 fn may_enter_program(priority: Priority) -> bool {
     let Some(core) = core() else { return true };
     // The only CPU is interrupted by whatever may make something ready.
@@ -358,6 +390,7 @@ pub fn pull(levels: u64) {
 }
 
 /// Ends what [`enter_program`] announced.
+#[inline(always)]
 pub fn leave_program() {
     #[cfg(feature = "checking")]
     stretch::begin();

@@ -5,6 +5,7 @@
 //! | 0–3 | kernel work that others wait for: interrupts' second halves, timers | the kernel |
 //! | 4–19 | realtime threads (`SCHED_FIFO`, `SCHED_RR`) | `RLIMIT_RTPRIO`, root |
 //! | 20–23 | kernel work without a waiter: what frees pages and other remains | the kernel |
+//! | 23 | executors that were woken or called, for as long as they take to find their place | everyone |
 //! | 24–33 | ordinary threads with some of their budget left, four nice values a level | everyone; below nice 0 root |
 //! | 38 | ordinary threads whose budget is exhausted, `SCHED_BATCH` and `SCHED_IDLE`: turns by weight | everyone |
 //! | 44–62 | programs' own coroutines, ordered among themselves | everyone |
@@ -14,6 +15,10 @@
 //! has 99 realtime priorities; seven share a level, and within it they are ordered by the [`Rank`]. Among ordinary
 //! threads nice decides how much of the processor a thread gets (see `heddle-fairness`) more than when; one pick in 32
 //! goes to a level below the most urgent one.
+//!
+//! Programs' coroutines of levels 20 to 43 have no levels here: their threads are ordinary ones, at 24 to 38. Among the
+//! executors of one user the most urgent of these coroutines gets the turn of whichever comes to its turn
+//! (`process::user_group`).
 
 use heddle_coroutine::Rank;
 
@@ -28,6 +33,8 @@ impl Priority {
     pub const KERNEL: Self = Self::new(1);
     /// Kernel work without a waiter, which realtime threads do not wait for.
     pub const BACKGROUND: Self = Self::new(20);
+    /// An executor thread that has just been woken, or was given its group's turn: it finds its place.
+    pub const ARRIVAL: Self = Self::new(23);
     /// An ordinary thread at nice 0 that has some of its budget left.
     pub const NORMAL: Self = Self::new(29);
     /// Ordinary threads that have used their budget up.
@@ -40,6 +47,9 @@ impl Priority {
     const ORDINARY_FIRST: u8 = 24;
     /// The levels of the realtime threads, a bit each.
     pub const REALTIME_BITS: u64 = ((1 << Self::REALTIME_LEVELS) - 1) << Self::REALTIME_FIRST;
+    /// Levels that are not left waiting at one CPU while another runs something less urgent: theirs, and
+    /// [`Priority::ARRIVAL`].
+    pub(super) const PLACED_BITS: u64 = Self::REALTIME_BITS | 1 << Self::ARRIVAL.level();
     /// The most urgent level that is not exact.
     pub const SHARED_FIRST: u8 = Self::ORDINARY_FIRST;
 

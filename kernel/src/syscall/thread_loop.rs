@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::pin::{Pin, pin};
-use core::task::Poll;
+use core::task::{Context as TaskContext, Poll};
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::arch::{FloatState, Trap, UserContext};
@@ -103,14 +103,14 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
         thread.arrive(poll_context.waker());
         rseq::turn_starts(&thread);
         let start_ns = crate::arch::time::now_ns();
-        executor::turn_starts(&thread);
-        thread.with_entity(|entity| entity.start(start_ns));
+        let has_time = thread.start_turn(start_ns);
         thread.start_meter(start_ns);
         if thread.process.alarms().is_armed() {
             cpu_time::plan(&thread);
         }
         let is_watched = signal::trace::watch(&thread);
-        let result = life.as_mut().poll(poll_context);
+        let result =
+            if has_time { life.as_mut().poll(poll_context) } else { left_out(&thread, poll_context) };
         if is_watched {
             arch::debug::DebugRegisters::unload();
         }
@@ -123,29 +123,67 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
             thread.end_sample();
             // The thread may go on elsewhere.
             thread.with_float(FloatState::save);
-            executor::charge(&thread, now_ns);
-            let mut is_waiting = false;
-            thread.with_entity(|entity| {
-                is_waiting = entity.is_waiting();
-                entity.end(now_ns);
-            });
+            let is_waiting = thread.end_turn(now_ns);
             thread.count_switch(is_waiting);
-            executor::turn_ends(&thread);
+            executor::turn_ends(&thread, false);
         }
         thread.depart();
-        match result {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => Poll::Pending,
-        }
+        result
     })
     .await;
 }
 
+/// The thread's turn is left out, wherever it is in its life: it goes to the end of its queue.
+#[cold]
+fn left_out(thread: &Thread, context: &TaskContext<'_>) -> Poll<()> {
+    thread.look_at_entity(|entity| entity.preempted());
+    context.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// Why a thread that is about to enter its program has to wait.
+#[derive(PartialEq, Eq)]
+enum HeldBack {
+    /// Something more urgent runs first.
+    IsPreempted,
+    /// Another of its user's executors runs first.
+    GivesWay,
+}
+
+/// Whether the thread has to wait. If not, it is interrupted from here on for what is more urgent.
+#[inline(always)]
+fn held_back(thread: &Thread) -> Option<HeldBack> {
+    match thread.priority_of_no_executor() {
+        Some(priority) if sched::enter_program(priority) => None,
+        Some(_) => Some(HeldBack::IsPreempted),
+        None => executor_held_back(thread),
+    }
+}
+
+#[inline(never)]
+fn executor_held_back(thread: &Thread) -> Option<HeldBack> {
+    if !executor::may_enter(thread) {
+        return Some(HeldBack::GivesWay);
+    }
+    let priority = thread.priority();
+    if !sched::enter_program(priority) {
+        return Some(HeldBack::IsPreempted);
+    }
+    // Whoever of the group became ready before the CPU could be interrupted is seen here; and the level that a late
+    // call has lent is given back, at which others would not interrupt.
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    if !executor::may_enter(thread) || thread.priority() != priority {
+        sched::leave_program();
+        return Some(HeldBack::GivesWay);
+    }
+    None
+}
+
 /// Lets what is more urgent run.
-async fn is_preempted(thread: &Thread) {
+async fn stands_back(thread: &Thread, reason: HeldBack) {
     let is_last = thread.look_at_entity(|entity| entity.preempted());
     rseq::leaves_program(thread);
-    if is_last {
+    if is_last || reason == HeldBack::GivesWay {
         sched::yield_now().await;
     } else {
         sched::preempted().await;
@@ -197,8 +235,8 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 }
             }
         }
-        if !sched::enter_program(thread.priority()) {
-            is_preempted(&thread).await;
+        if let Some(reason) = held_back(&thread) {
+            stands_back(&thread, reason).await;
             continue;
         }
         let Some(until_ns) = slice_end(&thread) else {

@@ -155,6 +155,7 @@ const FAMILIES: &[&[Test]] = &[
     ipc::queues::TESTS,
     ipc::posix::TESTS,
     scheduler::TESTS,
+    scheduler::LEVELS_TESTS,
     scheduler::INTERRUPT_TESTS,
     scheduler::ORDER_TESTS,
     slots::TESTS,

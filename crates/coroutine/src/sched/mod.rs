@@ -38,7 +38,7 @@ pub use post::{Woken, cancel, lend, post_new, set_priority, set_rank, wake};
 pub use rank::{ORDERS, Rank};
 pub use ready::{LEVELS, ReadyQueues};
 pub use slot::{MAX_OWNERS, Phase, Slot};
-pub use steal::{BATCH, steal, steal_before, steal_watched};
+pub use steal::{BATCH, Fetched, fetch, steal, steal_before, steal_watched};
 
 /// Where slots and cores are found by index: a slice, or a directory that grows.
 ///

@@ -183,7 +183,12 @@ fn post<T: Table>(table: &T, id: Id, slot: &Slot, request: Request) -> Woken {
         }
     } else {
         // Already on its way, perhaps at a less urgent level than it is to have now.
-        matches!(request, Request::Base(..) | Request::Lent(_)) && core.inbox.prod(level)
+        let is_level = matches!(request, Request::Base(..) | Request::Lent(_));
+        let kick = is_level && core.inbox.prod(level);
+        if is_level && !kick && core.inbox.watch() != 0 {
+            table.left(owner, level);
+        }
+        kick
     };
     if kick {
         table.kick(owner);

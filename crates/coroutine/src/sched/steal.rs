@@ -1,7 +1,7 @@
 //! Taking work from a core that has more than it can run.
 
 use super::slot::Slot;
-use super::{CoreState, Rank, Table};
+use super::{CoreState, Id, Phase, Rank, Table};
 use crate::sync::Ordering;
 
 /// Most coroutines that are taken at a time.
@@ -41,7 +41,8 @@ pub fn steal_watched<T: Table>(
     take(table, thief, victim, (levels, None), want, heavy, watches)
 }
 
-/// [`steal`] of one that is more urgent than `rank`, orders within a level included. Whether there was one.
+/// [`steal`] of one that is more urgent than `rank`, orders within a level included. `false` if there was none; `true`
+/// also if others were at the queue, so that there may be one.
 pub fn steal_before<T: Table>(
     table: &T,
     thief: &CoreState,
@@ -50,9 +51,71 @@ pub fn steal_before<T: Table>(
     heavy: impl FnOnce(),
 ) -> bool {
     let levels = (2u64 << rank.level()).wrapping_sub(1);
-    take(table, thief, victim, (levels, Some(rank)), 1, heavy, |_| true).unwrap_or(0) != 0
+    take(table, thief, victim, (levels, Some(rank)), 1, heavy, |_| true) != Some(0)
 }
 
+/// Where a coroutine was found that was to be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fetched {
+    /// In the thief's queue, by now or before.
+    Here,
+    /// In no queue, for as long as it takes to end its turn or to get from one queue to another.
+    Moving,
+    /// It waits, has ended, or may not run on the thief.
+    Elsewhere,
+}
+
+impl Fetched {
+    /// Gate of the owner held.
+    fn of(slot: &Slot, id: Id) -> Fetched {
+        match slot.phase() {
+            _ if slot.generation() != id.generation() => Fetched::Elsewhere,
+            Phase::Queued => Fetched::Here,
+            Phase::Running | Phase::Notified => Fetched::Moving,
+            Phase::Waiting => Fetched::Elsewhere,
+        }
+    }
+}
+
+/// [`steal`] of the coroutine `id` from its owner, for `thief`, the calling core.
+pub fn fetch<T: Table>(table: &T, thief: &CoreState, id: Id, heavy: impl FnOnce()) -> Fetched {
+    let slot = table.slot(id.index());
+    let victim = slot.and_then(|slot| table.core(slot.owner() as u32));
+    let (Some(slot), Some(victim)) = (slot, victim) else { return Fetched::Elsewhere };
+    if victim.index() == thief.index() {
+        thief.gate.enter();
+        let is_own = slot.owner() as u32 == thief.index();
+        let found = if is_own { Fetched::of(slot, id) } else { Fetched::Moving };
+        thief.gate.leave();
+        return found;
+    }
+    if !victim.gate.thief_enter(heavy) {
+        return Fetched::Moving;
+    }
+    // Requests for it must not be left with the core that it leaves.
+    if !victim.inbox.is_empty() {
+        victim.drain_in_gate(table);
+    }
+    let is_its = slot.owner() as u32 == victim.index();
+    let mut found = if is_its { Fetched::of(slot, id) } else { Fetched::Moving };
+    if found == Fetched::Here && !table.may_run(slot, thief) {
+        found = Fetched::Elsewhere;
+    }
+    if found == Fetched::Here {
+        victim.ready.unlink(table, id.index(), slot, slot.rank());
+        slot.set_phase(Phase::Notified);
+        slot.set_owner(thief.index() as u16);
+    }
+    victim.gate.thief_leave();
+    if found == Fetched::Here {
+        thief.gate.enter();
+        thief.enqueue(table, id.index(), slot);
+        thief.gate.leave();
+    }
+    found
+}
+
+/// How many were taken; `None`: the victim or another thief was at the queue.
 fn take<T: Table>(
     table: &T,
     thief: &CoreState,

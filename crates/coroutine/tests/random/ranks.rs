@@ -2,8 +2,9 @@
 
 use super::Random;
 use heddle_coroutine::sched::{
-    CoreState, Flat, Id, Outcome, Rank, Slot, Stealing, set_rank, steal_before, wake,
+    CoreState, Flat, Id, Outcome, Rank, Slot, Stealing, Table, set_rank, steal_before, wake,
 };
+use std::cell::Cell;
 use std::ptr::null_mut;
 
 const COROUTINES: usize = 12;
@@ -95,4 +96,46 @@ pub fn play(random: &mut Random, seed: u64) {
             }
         }
     }
+}
+
+/// A table that notes what was left with a core that is not disturbed.
+struct Noting<'a> {
+    slots: &'a [Slot],
+    core: &'a CoreState,
+    left: Cell<Option<u8>>,
+}
+
+impl Table for Noting<'_> {
+    fn slot(&self, index: u32) -> Option<&Slot> {
+        self.slots.get(index as usize)
+    }
+
+    fn core(&self, index: u32) -> Option<&CoreState> {
+        (index == 0).then_some(self.core)
+    }
+
+    fn left(&self, _: u32, level: u8) {
+        self.left.set(Some(level));
+    }
+
+    fn kick(&self, _: u32) {
+        panic!("it runs nothing less urgent");
+    }
+}
+
+/// A request that makes something in the inbox more urgent is told of, though the core is not disturbed for it.
+#[test]
+fn a_later_urgency_is_told_of() {
+    let (slots, core) = ([Slot::new(), Slot::new()], CoreState::new());
+    core.set_index(0, 0);
+    let table = Noting { slots: &slots, core: &core, left: Cell::new(None) };
+    core.give_slot(&table, 1);
+    let id = core.spawn(&table, null_mut(), Rank::new(30, 0)).unwrap();
+    let picked = core.pick(&table).unwrap();
+    core.finish(&table, id, picked.slot, Outcome::Pending);
+    assert!(core.expose_program(Rank::new(5, 0)));
+    wake(&table, None, id);
+    assert_eq!(table.left.get(), Some(30));
+    set_rank(&table, None, id, Rank::new(5, 0), false);
+    assert_eq!(table.left.get(), Some(5));
 }

@@ -68,6 +68,7 @@ pub unsafe extern "C" fn __heddle_scheduler_init(
         cores: at(plan.cores).cast(),
         executors: at(plan.executors).cast(),
         records: known.map_or(at(plan.records).cast(), |pages| (&raw const pages.executors).cast()),
+        pages: known.map_or(core::ptr::null(), core::ptr::from_ref),
         slot_count: coroutines + 1,
         core_count: executors,
         kicks: AtomicU64::new(0),

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use heddle_abi::protocol::record;
 use heddle_abi::user_sched::calls::{INTERRUPT, POLICY, REGISTER, UNREGISTER, policy};
-use heddle_abi::user_sched::{CoroutineInfo, ExecutorRecord, state};
+use heddle_abi::user_sched::{CoroutineInfo, ExecutorRecord, ProcessPages, state};
 use heddle_coroutine::sched::{self, Batches, CoreState, Id, Slot, Table};
 
 use crate::arch;
@@ -53,6 +53,8 @@ pub struct Scheduler {
     cores: *const CoreState,
     executors: *const Executor,
     records: *const ExecutorRecord,
+    /// The process's pages, if the kernel has such.
+    pages: *const ProcessPages,
     slot_count: u32,
     core_count: u32,
     /// Cores to kick, by bit.
@@ -113,6 +115,13 @@ impl Scheduler {
         }
         // SAFETY: `init` has put as many records there as cores, or they are the process's.
         Some(unsafe { &*self.records.add(number as usize) })
+    }
+
+    /// The group that the kernel orders the process's executors in.
+    #[inline]
+    fn group(&self) -> u32 {
+        // SAFETY: null, or the process's pages, which stay.
+        unsafe { self.pages.as_ref() }.map_or(0, |pages| pages.header.group.load(Ordering::Relaxed))
     }
 
     fn executor(&self, number: u32) -> Option<&Executor> {

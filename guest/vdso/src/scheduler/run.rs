@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use heddle_abi::protocol::record;
 use heddle_abi::user_sched::calls::{GIVE_WAY, policy};
-use heddle_abi::user_sched::{ExecutorRecord, levels, state};
+use heddle_abi::user_sched::{ExecutorRecord, state};
 use heddle_coroutine::sched::{self, CoreState, Outcome, Table, WATCH_PARKED};
 
 use super::{Coroutine, Executor, Scheduler};
@@ -16,6 +16,8 @@ const KEPT_SLOTS: u32 = 32;
 /// The function of a coroutine returned that it has ended.
 const DONE: u32 = 1;
 const CALL_FUTEX: usize = 202;
+/// The level of a thread that others may have to wait for.
+const MOST_URGENT: u32 = 0;
 /// `FUTEX_WAIT`, of a word that lies in a mapping that the kernel shares.
 const FUTEX_WAIT: usize = 0;
 
@@ -29,32 +31,38 @@ pub unsafe extern "C" fn __heddle_run(scheduler: *const Scheduler, number: u32) 
     let scheduler = unsafe { &*scheduler };
     let (Some(core), Some(record)) = (scheduler.core(number), scheduler.record(number)) else { return 0 };
     let mut turns = 0;
+    // The kernel knows no level of it while it has no coroutine: so it compares before the next in any case.
+    let mut has_looked = true;
     while scheduler.live.load(Ordering::Acquire) != 0 {
         core.drain(scheduler);
         let bitmap = core.ready().bitmap();
         record.ready.store(bitmap, Ordering::Relaxed);
+        // The last turn is over only now, when the record says what comes next: in between it would have no level.
+        record::end_turn(record);
         if bitmap == 0 {
-            if !steal(scheduler, core) {
+            has_looked = true;
+            if !steal(scheduler, core, record) {
                 sleep(scheduler, core, record);
             }
             continue;
         }
         let best = bitmap.trailing_zeros();
-        if scheduler.policy.load(Ordering::Relaxed) == policy::STRICT
-            && arch::system_page().bitmap.load(Ordering::Relaxed) & levels::before(best) != 0
+        if (has_looked || scheduler.policy.load(Ordering::Relaxed) == policy::STRICT)
+            && arch::system_page().has_before(scheduler.group(), best)
         {
             // SAFETY: touches no memory of the program's.
             unsafe { arch::call(GIVE_WAY as usize, [0; 4]) };
         }
+        has_looked = false;
         if !record::begin_turn(record, best) {
             record::end_turn(record);
             scheduler.look_around(number, record);
             continue;
         }
         turns += u64::from(turn(scheduler, core, record));
-        record::end_turn(record);
     }
     record.ready.store(0, Ordering::Relaxed);
+    record::end_turn(record);
     // The executor that ran the last coroutine wakes the others, so that they return too.
     loop {
         let parked = scheduler.parked.load(Ordering::Acquire);
@@ -120,8 +128,16 @@ fn turn(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) -> boo
     true
 }
 
-/// Takes work from another executor.
-fn steal(scheduler: &Scheduler, core: &CoreState) -> bool {
+/// Takes work from another executor. Meanwhile the thread is as urgent as it may be: inside another's gate it must not
+/// lose the processor to that one, which would wait there for it, and in the kernel's order wait for ever.
+fn steal(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) -> bool {
+    record.running.store(MOST_URGENT, Ordering::Relaxed);
+    let has_stolen = steal_from_any(scheduler, core);
+    record::end_turn(record);
+    has_stolen
+}
+
+fn steal_from_any(scheduler: &Scheduler, core: &CoreState) -> bool {
     let mut number = 0;
     while let Some(victim) = scheduler.core(number) {
         number += 1;
@@ -137,6 +153,12 @@ fn steal(scheduler: &Scheduler, core: &CoreState) -> bool {
 
 /// Sleeps until something is posted, or another executor has something to spare.
 fn sleep(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) {
+    record::before_sleep(record);
+    sleep_masked(scheduler, core, record);
+    record::after_sleep(record);
+}
+
+fn sleep_masked(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) {
     scheduler.look_around(core.number(), record);
     if !core.expose(WATCH_PARKED) {
         return;
@@ -144,7 +166,7 @@ fn sleep(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) {
     let bit = 1 << (core.number() & 63);
     scheduler.parked.fetch_or(bit, Ordering::SeqCst);
     // Coroutines that were offered before this executor was seen to sleep are found here.
-    if scheduler.live.load(Ordering::SeqCst) != 0 && !steal(scheduler, core) {
+    if scheduler.live.load(Ordering::SeqCst) != 0 && !steal(scheduler, core, record) {
         let word = &raw const record.pending;
         // SAFETY: waits at the word as long as it is 0.
         unsafe { arch::call(CALL_FUTEX, [word as usize, FUTEX_WAIT, 0, 0]) };

@@ -129,6 +129,11 @@ impl Account {
         skips_turn
     }
 
+    /// The rounds that are to be left out, for somebody else to count.
+    pub const fn take_owed(&mut self) -> u16 {
+        core::mem::replace(&mut self.owed, 0)
+    }
+
     /// No other thread wants the processor, so there are no rounds to skip.
     pub const fn is_alone(&mut self) {
         self.owed = 0;

@@ -1,6 +1,6 @@
 //! A thread as the scheduler sees it.
 
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use heddle_kernel_core::fairness::Account;
 
 use crate::arch::time::now_ns;
@@ -18,13 +18,16 @@ const fn rank_of(realtime: u8) -> u8 {
     if realtime == 0 { Thread::RANK_ORDINARY } else { REALTIME_MAX - realtime }
 }
 
+/// Beside a level: the thread is an executor, so that a look at the level of one that is none needs no other.
+const EXECUTOR: u32 = 1 << 16;
+
 pub(super) struct Scheduling {
     task: spin::Once<TaskRef>,
     /// The thread's part in its program's scheduler.
     executor: ExecutorSlot,
     entity: SpinLock<SchedEntity>,
-    /// The level and the end of the time slice from `entity`, for a look without the lock.
-    priority: AtomicU16,
+    /// The level, with [`EXECUTOR`], and the end of the time slice from `entity`, for a look without the lock.
+    priority: AtomicU32,
     until_ns: AtomicU64,
     /// See [`Thread::rank`].
     rank: AtomicU8,
@@ -40,7 +43,7 @@ impl Scheduling {
         Self {
             task: spin::Once::new(),
             executor: ExecutorSlot::new(),
-            priority: AtomicU16::new(parameters.priority(account.is_exhausted()).to_bits()),
+            priority: AtomicU32::new(parameters.priority(account.is_exhausted()).to_bits().into()),
             until_ns: AtomicU64::new(0),
             rank: AtomicU8::new(rank_of(parameters.realtime)),
             entity: SpinLock::new(SchedEntity::new(parameters, account)),
@@ -83,13 +86,21 @@ impl Thread {
     /// The level of the thread's coroutine.
     #[must_use]
     pub fn priority(&self) -> Priority {
-        Priority::from_bits(self.scheduling.priority.load(Ordering::Relaxed))
+        Priority::from_bits(self.scheduling.priority.load(Ordering::Relaxed) as u16)
+    }
+
+    /// The same, unless the thread is an executor.
+    #[must_use]
+    #[inline(always)]
+    pub fn priority_of_no_executor(&self) -> Option<Priority> {
+        let word = self.scheduling.priority.load(Ordering::Relaxed);
+        if word & EXECUTOR == 0 { Some(Priority::from_bits(word as u16)) } else { None }
     }
 
     /// The level that the thread has by nice value and budget, whatever its coroutines' are.
     #[must_use]
     pub fn standing_priority(&self) -> Priority {
-        self.scheduling.entity.lock().priority
+        self.scheduling.entity.lock().standing_priority()
     }
 
     /// Looks at the entity, or changes what nothing else follows from.
@@ -109,19 +120,75 @@ impl Thread {
         let mut entity = own.entity.lock();
         change(&mut entity);
         own.until_ns.store(entity.until_ns, Ordering::Relaxed);
-        let mut priority = entity.priority;
+        let (mut priority, mut executor) = (entity.priority, 0);
         if own.executor.is_executor() {
-            priority = executor::level(self).unwrap_or(priority);
+            priority = executor::level(self, entity.is_ordinary()).unwrap_or(priority);
+            executor = EXECUTOR;
         }
         let before = own.priority.load(Ordering::Relaxed);
-        if before != priority.to_bits() {
-            own.priority.store(priority.to_bits(), Ordering::Relaxed);
-            if let Some(task) = own.task.get() {
-                // As in Linux: a task whose priority falls is the first of its new equals, one whose priority rises
-                // the last.
-                task.set_priority(priority, before < priority.to_bits());
-            }
+        if before & EXECUTOR != executor {
+            own.priority.store(before ^ EXECUTOR, Ordering::Relaxed);
         }
+        if before as u16 != priority.to_bits() {
+            self.set_priority(priority, executor);
+        }
+    }
+
+    /// [`Thread::with_entity`] of the calling thread, which is no executor: at the start and the end of each turn.
+    #[inline(always)]
+    fn with_own_entity<R>(&self, change: impl FnOnce(&mut SchedEntity) -> R) -> R {
+        let own = &self.scheduling;
+        let mut entity = own.entity.lock();
+        let result = change(&mut entity);
+        own.until_ns.store(entity.until_ns, Ordering::Relaxed);
+        let priority = entity.priority;
+        if own.priority.load(Ordering::Relaxed) != priority.to_bits().into() {
+            self.set_priority(priority, 0);
+        }
+        result
+    }
+
+    /// Gives the thread's coroutine another level. The entity's lock is held.
+    #[inline(never)]
+    fn set_priority(&self, priority: Priority, executor: u32) {
+        let before = self.priority().to_bits();
+        self.scheduling.priority.store(u32::from(priority.to_bits()) | executor, Ordering::Relaxed);
+        let Some(task) = self.task() else { return };
+        // As in Linux: a task whose priority falls is the first of its new equals, one whose priority rises the last.
+        let front = before < priority.to_bits();
+        if priority == Priority::ARRIVAL {
+            task.set_priority_at_rest(priority, front);
+        } else {
+            task.set_priority(priority, front);
+        }
+    }
+
+    /// The thread, which is queued, is given the turn of its user's executors.
+    pub(in crate::process) fn call_to_turn(&self) {
+        self.scheduling.executor.is_called();
+        self.with_entity(|_| {});
+    }
+
+    /// A turn starts. `false`: it has no time, and ends at once.
+    #[inline(always)]
+    pub fn start_turn(&self, now_ns: u64) -> bool {
+        if self.scheduling.executor.is_executor() {
+            return executor::turn_starts(self, now_ns);
+        }
+        self.with_own_entity(|entity| entity.start(now_ns));
+        true
+    }
+
+    /// A turn ends; whether it ends because the thread waits.
+    #[inline(always)]
+    pub fn end_turn(&self, now_ns: u64) -> bool {
+        if self.scheduling.executor.is_executor() {
+            return executor::charge(self, now_ns);
+        }
+        self.with_own_entity(|entity| {
+            entity.end(now_ns);
+            entity.is_waiting()
+        })
     }
 
     /// When the time slice ends, or the thread has to look at its processor time.
@@ -142,7 +209,8 @@ impl Thread {
 
     /// Changes how the thread is scheduled.
     pub fn set_scheduling(&self, parameters: Parameters) {
-        if self.scheduling().affinity != parameters.affinity {
+        let has_moved = self.scheduling().affinity != parameters.affinity;
+        if has_moved {
             self.add_work(PendingWork::AFFINITY);
         }
         // An ordinary thread that becomes a realtime one, or the other way round, must not wait for its next slice.
@@ -151,6 +219,9 @@ impl Thread {
             entity.set_parameters(parameters, now_ns(), is_running);
             self.scheduling.rank.store(rank_of(entity.realtime()), Ordering::Relaxed);
         });
+        if has_moved {
+            executor::affinity_changes(self, parameters.affinity);
+        }
         self.kick();
     }
 

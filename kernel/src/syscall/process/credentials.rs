@@ -1,11 +1,13 @@
 //! Users, groups and capabilities: credentials(7).
 
+use alloc::sync::Arc;
+
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::user_task::UserTask;
-use crate::process::{Capabilities, Credentials, Thread, table};
+use crate::process::{Capabilities, Credentials, Thread, executor, table};
 use crate::syscall::{Call, SyscallResult, user};
 
 use heddle_kernel_core::fallible::push_reserved;
@@ -60,7 +62,7 @@ fn group_ids(credentials: &Credentials) -> Ids {
 
 /// Makes new credentials from the old ones and puts them in force.
 pub(super) fn change(
-    thread: &Thread,
+    thread: &Arc<Thread>,
     edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>,
 ) -> SyscallResult {
     let mut credentials = (*thread.credentials()).clone();
@@ -72,17 +74,18 @@ pub(super) fn change(
         drop(thread.set_user_task(UserTask::enter(credentials.uid, u64::MAX)?));
     }
     thread.set_credentials(credentials);
+    executor::user_changes(thread);
     Ok(0.into())
 }
 
-fn set_user_ids(thread: &Thread, new: Ids) -> SyscallResult {
+fn set_user_ids(thread: &Arc<Thread>, new: Ids) -> SyscallResult {
     change(thread, |credentials| {
         credentials.set_user_ids(new.real, new.effective, new.saved);
         Ok(())
     })
 }
 
-fn set_group_ids(thread: &Thread, new: Ids) -> SyscallResult {
+fn set_group_ids(thread: &Arc<Thread>, new: Ids) -> SyscallResult {
     change(thread, |credentials| {
         (credentials.gid, credentials.egid, credentials.sgid) = (new.real, new.effective, new.saved);
         credentials.fsgid = new.effective;

@@ -12,7 +12,7 @@ use crate::process::pid_namespace::{self, is_below};
 use crate::process::pidfd::{ProcessFile, is_known};
 use crate::process::time_namespace::{self, Times};
 use crate::process::user_namespace::{Users, is_same};
-use crate::process::{Credentials, Thread};
+use crate::process::{Credentials, Thread, executor};
 use crate::procfs::namespace::Namespace;
 use crate::syscall::process::unshare::leave_semaphores;
 use crate::syscall::{Call, SyscallResult, pending};
@@ -138,6 +138,7 @@ impl Entry {
         thread.set_namespaces(chosen);
         if has_users {
             thread.set_credentials(new);
+            executor::user_changes(thread);
         }
         let Some((old, new)) = pages else { return Ok(0.into()) };
         let space = thread.space();

@@ -7,7 +7,7 @@ use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::namespaces::Namespaces;
 use crate::process::user_namespace::UserNamespace;
-use crate::process::{Credentials, Thread};
+use crate::process::{Credentials, Thread, executor};
 use crate::syscall::{Call, SyscallResult};
 
 /// Flags that need a process with one thread: its threads share these by definition.
@@ -81,6 +81,7 @@ pub fn unshare(call: &mut Call<'_>) -> SyscallResult {
     }
     if flags & linux::CLONE_NEWUSER != 0 {
         thread.set_credentials(credentials);
+        executor::user_changes(thread);
     }
     Ok(0.into())
 }

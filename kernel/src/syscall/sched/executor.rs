@@ -29,7 +29,11 @@ pub fn give_way(call: &mut Call<'_>) -> SyscallResult {
     executor::refresh(call.thread);
     let priority = call.thread.priority();
     sched::pull(levels::before(priority.level() as u32));
-    if sched::should_yield(priority) { Ok(SyscallState::Yield) } else { Ok(0.into()) }
+    if sched::should_yield(priority) || !executor::may_enter(call.thread) {
+        Ok(SyscallState::Yield)
+    } else {
+        Ok(0.into())
+    }
 }
 
 /// `policy`.

@@ -15,6 +15,7 @@ const AT_PROCESS: libc::c_ulong = 0x4865_6401;
 const AT_SYSTEM: libc::c_ulong = 0x4865_6402;
 const CALL_SUBMIT: libc::c_long = 0x4844_0000;
 const CALL_REGISTER: libc::c_long = 0x4844_0010;
+const CALL_UNREGISTER: libc::c_long = 0x4844_0011;
 const CALL_INTERRUPT: libc::c_long = 0x4844_0012;
 const CALL_GIVE_WAY: libc::c_long = 0x4844_0013;
 const CALL_POLICY: libc::c_long = 0x4844_0014;
@@ -151,6 +152,11 @@ impl Api {
     /// Makes this thread an executor.
     pub fn register(&self, number: usize, handler: usize, argument: usize) -> i64 {
         Self::call(CALL_REGISTER, [number, handler, argument])
+    }
+
+    /// Makes this thread an ordinary one.
+    pub fn unregister(&self) -> i64 {
+        Self::call(CALL_UNREGISTER, [0; 3])
     }
 
     /// Interrupts or wakes an executor.

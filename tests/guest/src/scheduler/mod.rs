@@ -4,6 +4,7 @@
 
 mod api;
 mod interrupt;
+mod levels;
 mod order;
 
 use std::os::unix::fs::PermissionsExt;
@@ -19,6 +20,7 @@ use crate::listing::{Listed, listing};
 use crate::{expect, expect_eq};
 
 pub use self::interrupt::TESTS as INTERRUPT_TESTS;
+pub use self::levels::TESTS as LEVELS_TESTS;
 pub use self::order::TESTS as ORDER_TESTS;
 
 crate::tests! {

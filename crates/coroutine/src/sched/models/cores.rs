@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sched::inbox::WATCH_KEPT;
-use crate::sched::{Batches, WATCH_PARKED, set_priority, steal_watched, wake};
+use crate::sched::{Batches, Fetched, WATCH_PARKED, fetch, set_priority, steal_watched, wake};
 use loom::thread;
 
 /// A post against the owner's way to sleep: if it may sleep, then it was kicked.
@@ -71,6 +71,37 @@ fn steal_against_pick() {
         thief.join().unwrap();
         while world.turn(0, true).is_some() {}
         ids.into_iter().for_each(|id| assert_eq!(world.turns(id), 1));
+    });
+}
+
+/// A named coroutine is taken while its owner picks and another wakes it. It has a turn that sees the wake, on one core
+/// at a time, and whoever takes it learns where it is: here, or in motion, but not nowhere while it is ready.
+#[test]
+fn fetch_against_pick_and_wake() {
+    check(2, || {
+        let world = World::new();
+        let id = world.waiting(1);
+        wake(&*world, Some(&world.cores[0]), id);
+        let other = world.clone();
+        let waker = thread::spawn(move || {
+            set_priority(&*other, None, id, 0);
+            wake(&*other, None, id);
+        });
+        let other = world.clone();
+        let thief = thread::spawn(move || {
+            let heavy = || loom::sync::atomic::fence(Ordering::SeqCst);
+            let found = fetch(&*other, &other.cores[1], id, heavy);
+            assert!(found != Fetched::Here || other.cores[1].has_work());
+            while other.turn(1, false).is_some() {}
+        });
+        while world.turn(0, false).is_some() {}
+        waker.join().unwrap();
+        thief.join().unwrap();
+        for core in [0, 1, 0] {
+            while world.turn(core, false).is_some() {}
+        }
+        assert!((1..=2).contains(&world.turns(id)));
+        assert!(world.cores.iter().all(|core| !core.has_work()));
     });
 }
 

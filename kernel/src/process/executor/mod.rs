@@ -3,31 +3,38 @@
 //! An executor thread has the level of the best coroutine that it can run, worked out from the process's pages whenever
 //! its turn starts or ends, at a clock tick, and when it gives way. `docs/SHARED-SCHEDULER.md` has the rules.
 
+mod delivery;
+mod turns;
+
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use heddle_abi::protocol::{Runnable, process_level, record};
-use heddle_abi::user_sched::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
+use heddle_abi::user_sched::calls::policy;
 use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
 use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
+use heddle_kernel_core::group::{self, APART, BEHIND};
 use linux_raw_sys::general as linux;
 
-use crate::arch::UserContext;
 use crate::error::Errno;
+use crate::memory::fallible;
 use crate::memory::process_pages::Pages;
-use crate::memory::{fallible, values as user};
+use crate::process::user_group::{self, Membership};
 use crate::process::{Process, Resource, Thread, futex};
 use crate::sched;
 use crate::sched::Priority;
-use crate::signal::PendingWork;
 use crate::sync::SpinLock;
-use crate::wait::node::WaitKind;
+
+use self::delivery::{BySoftware, Delivery};
+
+pub use self::delivery::{enter_handler, is_unmasked, mask, unmask};
+pub use self::turns::{may_enter, turn_ends};
+
+pub(super) use self::turns::{charge, turn_starts};
 
 /// No level of its own, and no boost.
 const LEVEL_NONE: u8 = 64;
-/// Flags that a handler starts without: trap and direction.
-const FLAGS_CLEARED: usize = 0x500;
 
 /// The record of a thread that is an executor.
 pub struct Executor {
@@ -39,6 +46,8 @@ pub struct Executor {
     pub argument: usize,
     pages: Arc<Pages>,
     may_be_urgent: bool,
+    /// Its place among the user's executors.
+    membership: Option<Membership>,
 }
 
 impl Executor {
@@ -59,8 +68,18 @@ pub struct ExecutorSlot {
     executor: SpinLock<Option<Arc<Executor>>>,
     /// Waits in the kernel, so that it can run no coroutine.
     is_blocked: AtomicBool,
-    /// A level that something which became ready lends the thread, until it has looked.
+    /// A level of the process that something which became ready lends the thread, until it has looked.
     boost: AtomicU8,
+    /// Has been given the group's turn, and has not had it yet.
+    is_called: AtomicBool,
+    /// Has entered its program in the turn that goes on.
+    is_in: AtomicBool,
+    /// Has entered its program since it was last woken to find its place.
+    may_arrive: AtomicBool,
+    /// The level among the user's executors, for a look without a lock; 0 if it is not ordered there.
+    level: AtomicU8,
+    /// The number of their group; 0 for none.
+    group: AtomicU8,
 }
 
 impl ExecutorSlot {
@@ -71,7 +90,27 @@ impl ExecutorSlot {
             executor: SpinLock::new(None),
             is_blocked: AtomicBool::new(false),
             boost: AtomicU8::new(LEVEL_NONE),
+            is_called: AtomicBool::new(false),
+            is_in: AtomicBool::new(false),
+            may_arrive: AtomicBool::new(false),
+            level: AtomicU8::new(0),
+            group: AtomicU8::new(0),
         }
+    }
+
+    /// The thread is given its group's turn.
+    pub(super) fn is_called(&self) {
+        self.is_called.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the thread has its turn, and nobody of the group goes before it.
+    #[inline]
+    fn may_stay(&self) -> bool {
+        self.is_in.load(Ordering::Relaxed)
+            && !self.is_called.load(Ordering::Relaxed)
+            && user_group::waiting(self.group.load(Ordering::Relaxed))
+                & levels::ordered_before(self.level.load(Ordering::Relaxed).into())
+                == 0
     }
 
     /// The registration, if the thread is an executor.
@@ -81,7 +120,7 @@ impl ExecutorSlot {
 
     /// Whether the thread is an executor.
     #[inline]
-    pub(super) fn is_executor(&self) -> bool {
+    pub fn is_executor(&self) -> bool {
         self.is_executor.load(Ordering::Relaxed)
     }
 }
@@ -233,9 +272,14 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     let pages = thread.space().pages().ok_or(Errno::EINVAL)?;
     pages.need_records()?;
     pages.record(number).ok_or(Errno::EINVAL)?;
-    let may_be_urgent = thread.credentials().is_capable(linux::CAP_SYS_NICE)
-        || thread.process.limit(Resource::RealtimePriority).soft > 0;
-    let executor = fallible::try_arc(Executor { number, handler, argument, pages, may_be_urgent })?;
+    let may_be_urgent = may_be_urgent(thread);
+    let membership = Membership::join(thread)?;
+    let group = membership.as_ref().map_or(0, Membership::number);
+    if let Some(header) = pages.header() {
+        header.group.store(group, Ordering::Relaxed);
+    }
+    let executor = Executor { number, handler, argument, pages, may_be_urgent, membership };
+    let executor = fallible::try_arc(executor)?;
     let executors = &thread.process.executors();
     let mut list = executors.list.lock();
     let is_other = |other: &Weak<Thread>| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(thread));
@@ -252,10 +296,46 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     if !was_executor {
         executors.runnable.starts();
     }
-    drop(thread.executor().executor.lock().replace(executor));
+    let slot = thread.executor();
+    drop(slot.executor.lock().replace(executor));
+    slot.is_called.store(false, Ordering::Relaxed);
+    slot.is_in.store(false, Ordering::Relaxed);
+    slot.level.store(0, Ordering::Relaxed);
+    slot.group.store(group as u8, Ordering::Relaxed);
     thread.executor().is_executor.store(true, Ordering::Relaxed);
     refresh(thread);
     Ok(())
+}
+
+/// The group pays for the turn so far.
+fn leave_group(thread: &Thread, membership: &Membership) {
+    let now_ns = crate::arch::time::now_ns();
+    thread.look_at_entity(|entity| entity.leave_shared(now_ns, |ran_ns| membership.split(ran_ns)));
+}
+
+/// The calling thread has other credentials: if it is an executor, it belongs to its user's group, and may use the
+/// levels that they allow. Without memory it is none any more.
+pub fn user_changes(thread: &Arc<Thread>) {
+    let Some(executor) = thread.executor().get() else { return };
+    let is_same =
+        executor.membership.as_ref().is_some_and(|membership| membership.uid() == thread.credentials().uid);
+    if is_same && executor.may_be_urgent == may_be_urgent(thread) {
+        return;
+    }
+    if let Some(membership) = &executor.membership {
+        leave_group(thread, membership);
+    }
+    let (number, handler, argument) = (executor.number, executor.handler, executor.argument);
+    drop(executor);
+    if register(thread, number as usize, handler, argument).is_err() {
+        leave(thread);
+    }
+}
+
+/// Whether the thread may use urgent levels.
+fn may_be_urgent(thread: &Thread) -> bool {
+    thread.credentials().is_capable(linux::CAP_SYS_NICE)
+        || thread.process.limit(Resource::RealtimePriority).soft > 0
 }
 
 /// Makes the thread an ordinary one again: at its wish, at its end, and when it runs another program.
@@ -265,6 +345,9 @@ pub fn leave(thread: &Arc<Thread>) {
     }
     thread.executor().is_executor.store(false, Ordering::Relaxed);
     let registration = thread.executor().executor.lock().take();
+    if let Some(membership) = registration.as_ref().and_then(|executor| executor.membership.as_ref()) {
+        leave_group(thread, membership);
+    }
     let executors = &thread.process.executors();
     {
         let mut list = executors.list.lock();
@@ -278,18 +361,57 @@ pub fn leave(thread: &Arc<Thread>) {
     refresh(thread);
 }
 
+/// The thread may run on other CPUs from now on.
+pub(super) fn affinity_changes(thread: &Thread, affinity: u64) {
+    if let Some(membership) = thread.executor().get().as_ref().and_then(|each| each.membership.as_ref()) {
+        membership.set_cores(affinity);
+    }
+}
+
 /// The level that the thread has as an executor; `None`: the one it has anyway.
-#[inline]
-pub(super) fn level(thread: &Thread) -> Option<Priority> {
+#[inline(never)]
+pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
     let executor = thread.executor().get()?;
     let ready = thread.process.executors().ready(&executor);
     let running = executor.record().map_or(u32::MAX, |record| record.running.load(Ordering::Relaxed));
-    let own = process_level(ready, running, executor.may_be_urgent);
-    let boost = thread.executor().boost.load(Ordering::Relaxed);
-    let boost = (boost != LEVEL_NONE).then_some(boost);
-    let level = own.into_iter().chain(boost).min().map(Priority::new)?;
+    let slot = thread.executor();
+    let running = running.min(slot.boost.load(Ordering::Relaxed).into());
     // Urgent coroutines are subject to the limit of realtime threads.
-    Some(if level.is_realtime() && sched::is_realtime_throttled() { Priority::SPENT } else { level })
+    let level = process_level(ready, running, executor.may_be_urgent).map(Priority::new);
+    let is_throttled = level.is_some_and(Priority::is_realtime) && sched::is_realtime_throttled(thread.cpu());
+    let level = level.filter(|_| !is_throttled);
+    // Those of a group that have used the time up are ordered there.
+    let behind = (is_throttled && !(is_ordinary && executor.membership.is_some())).then_some(Priority::SPENT);
+    if let Some(membership) = &executor.membership {
+        let best = ready.trailing_zeros().min(running);
+        let is_blocked = slot.is_blocked.load(Ordering::Relaxed);
+        let ordered = match level.map(|level| level.level() as u8) {
+            _ if !is_ordinary => APART,
+            Some(level) if level >= BEHIND => BEHIND,
+            Some(level) => group::urgent(level),
+            None if best < u32::from(LEVEL_NONE) => best.min(levels::ORDERED - 1) as u8,
+            // Nothing is known of a thread that has no coroutine yet, or has looked for one: it goes first, and looks.
+            None if is_blocked || membership.level() >= BEHIND => 0,
+            // It was found between two coroutines.
+            None => membership.level(),
+        };
+        let was_behind = membership.level() == BEHIND;
+        if membership.set_level(ordered) {
+            if was_behind != (ordered == BEHIND) {
+                // Another pays for it: see to that before it is next in its program.
+                slot.is_in.store(false, Ordering::Relaxed);
+            }
+            let level = if ordered == APART { 0 } else { group::level_for_programs(ordered) };
+            slot.level.store(level, Ordering::Relaxed);
+        }
+        if ordered < BEHIND
+            && (slot.is_called.load(Ordering::Relaxed)
+                || is_blocked && slot.may_arrive.load(Ordering::Relaxed) && membership.has_others())
+        {
+            return Some(Priority::ARRIVAL);
+        }
+    }
+    level.or(behind)
 }
 
 /// Works the level out anew, because the thread's program may have gone on. A lent level stays until it has
@@ -319,42 +441,6 @@ pub fn tick(thread: &Thread) {
     if thread.executor().is_executor() {
         refresh(thread);
         sched::pull(levels::before(thread.priority().level() as u32));
-    }
-}
-
-/// A turn of the thread starts.
-#[inline]
-pub fn turn_starts(thread: &Thread) {
-    if thread.executor().is_executor() && thread.executor().is_blocked.swap(false, Ordering::Relaxed) {
-        let executors = thread.process.executors();
-        executors.regular_changes(thread);
-        executors.runnable.starts();
-    }
-}
-
-/// A turn of the thread ends, at the level that it had last.
-#[inline]
-pub fn charge(thread: &Thread, now_ns: u64) {
-    let is_urgent = thread.executor().is_executor() && thread.priority().is_realtime();
-    if is_urgent && !thread.scheduling().policy.is_realtime() {
-        sched::charge_realtime(now_ns.saturating_sub(thread.since_ns()));
-    }
-}
-
-/// A turn of the thread ends, because it waits or has to give way.
-#[inline]
-pub fn turn_ends(thread: &Arc<Thread>) {
-    if !thread.executor().is_executor() {
-        return;
-    }
-    refresh(thread);
-    let waits = thread.look_at_entity(|entity| entity.is_waiting());
-    if waits && !thread.executor().is_blocked.swap(true, Ordering::Relaxed) {
-        thread.process.executors().regular_changes(thread);
-        let is_last = thread.process.executors().runnable.blocks();
-        if let Some(executor) = thread.executor().get().filter(|_| is_last) {
-            wake_spare(thread, &executor);
-        }
     }
 }
 
@@ -393,7 +479,7 @@ pub fn lend(thread: &Thread, level: u8) {
             // It gives the level back when it has looked. It does that anyway, so it is not interrupted.
             let _ = record::post(record, PENDING_COMPLETION);
         }
-        boost(thread, &executor, level);
+        boost(thread, level);
     }
 }
 
@@ -402,24 +488,24 @@ fn wake(thread: &Arc<Thread>, executor: &Executor, reason: u32, level: u8) -> bo
     let Some(record) = executor.record() else { return false };
     let _ = record::post(record, reason);
     let address = executor.pages.pending_address(executor.number);
-    boost(thread, executor, level);
+    boost(thread, level);
     futex::wake_word(&thread.space(), address)
 }
 
 /// Lends the thread the level of something that became ready for it.
-fn boost(thread: &Thread, executor: &Executor, level: u8) {
-    if keep_boost(thread, executor, level) {
+fn boost(thread: &Thread, level: u8) {
+    if keep_boost(thread, level) {
         thread.with_entity(|_| {});
     }
 }
 
 /// The same, from when its level is next worked out on. `false`: there is nothing to lend.
-fn keep_boost(thread: &Thread, executor: &Executor, level: u8) -> bool {
-    let level = levels::in_machine(level.into(), executor.may_be_urgent);
-    if let Some(level) = level {
+fn keep_boost(thread: &Thread, level: u8) -> bool {
+    let is_level = level < LEVEL_NONE;
+    if is_level {
         thread.executor().boost.fetch_min(level, Ordering::Relaxed);
     }
-    level.is_some()
+    is_level
 }
 
 /// The level in the machine of a coroutine of `level`, or of what is done for it: the thread's own if it is ordinary.
@@ -451,19 +537,19 @@ pub fn completed(process: &Process, level: u8) {
     let may_interrupt = record::post(record, PENDING_COMPLETION);
     match record::running(record) {
         None => {
-            boost(&thread, &executor, level);
+            boost(&thread, level);
             // It looks by itself, unless it has fallen asleep at the word meanwhile.
             futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number));
         }
         Some(running) if running > u32::from(level) => {
-            boost(&thread, &executor, level);
+            boost(&thread, level);
             if may_interrupt {
                 BySoftware.interrupt(&thread);
             }
         }
         // It has the level already, and keeps it if its turn ends before it has looked.
         Some(_) => {
-            let _ = keep_boost(&thread, &executor, level);
+            let _ = keep_boost(&thread, level);
         }
     }
 }
@@ -483,7 +569,7 @@ pub fn kick(process: &Process, number: usize, lent: Option<u8>) -> Result<bool, 
     let record = executor.record().ok_or(Errno::EINVAL)?;
     let may_interrupt = record::post(record, PENDING_KICK);
     if let Some(level) = lent {
-        boost(&thread, &executor, level);
+        boost(&thread, level);
     }
     if futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number)) {
         return Ok(true);
@@ -493,88 +579,4 @@ pub fn kick(process: &Process, number: usize, lent: Option<u8>) -> Result<bool, 
         return Ok(true);
     }
     Ok(false)
-}
-
-/// How an executor thread that is in its program is brought to its handler. Where a processor has interrupts between
-/// programs (UINTR), it does both by itself.
-trait Delivery {
-    /// Sends word to the thread, whose record is pending and was not masked.
-    fn interrupt(&self, thread: &Thread);
-
-    /// On the thread's way to its program: makes the handler the next thing to run, if it should be.
-    async fn enter(&self, thread: &Arc<Thread>, context: &mut UserContext);
-}
-
-/// By the way out of the kernel, on which the CPU is brought by an interprocessor interrupt.
-struct BySoftware;
-
-impl Delivery for BySoftware {
-    fn interrupt(&self, thread: &Thread) {
-        thread.add_work(PendingWork::INTERRUPT);
-        thread.interrupt();
-    }
-
-    async fn enter(&self, thread: &Arc<Thread>, context: &mut UserContext) {
-        let Some(executor) = thread.executor().get() else { return };
-        let Some(record) = executor.record().filter(|_| executor.handler != 0) else { return };
-        let address = context.sp().wrapping_sub(RED_ZONE_BYTES + size_of::<InterruptFrame>());
-        let space = thread.space();
-        // Brings the stack in first: from the look at the record on nothing waits.
-        let is_dying = || thread.is_interrupted(WaitKind::Killable);
-        let ready = user::resolve_attempt(&space, is_dying, |space| {
-            space.probe_write(address, size_of::<InterruptFrame>())?;
-            crate::process::rseq::attempt(thread, space, context)
-        });
-        if ready.await.is_err() {
-            return;
-        }
-        let frame = InterruptFrame {
-            argument: executor.argument as u64,
-            flags: context.flags() as u64,
-            ip: context.ip() as u64,
-        };
-        let words = [frame.argument, frame.flags, frame.ip];
-        if !record::enter_handler(record) {
-            return;
-        }
-        if user::write_words(&space, address, &words).is_err() {
-            // The program has taken its stack away meanwhile. The word stays pending, so nothing is lost.
-            record.mask.store(0, Ordering::SeqCst);
-            return;
-        }
-        record.interrupts.fetch_add(1, Ordering::Relaxed);
-        context.set_sp(address);
-        context.set_ip(executor.handler);
-        context.set_flags(context.flags() & !FLAGS_CLEARED);
-    }
-}
-
-/// On the thread's way to its program, when there is word for it.
-pub async fn enter_handler(thread: &Arc<Thread>, context: &mut UserContext) {
-    BySoftware.enter(thread, context).await;
-}
-
-/// Whether the thread may be interrupted, before a signal's handler is entered: what its frame keeps.
-pub fn is_unmasked(thread: &Thread) -> bool {
-    let executor = thread.executor().get();
-    executor
-        .as_ref()
-        .and_then(|executor| executor.record())
-        .is_some_and(|record| record.mask.load(Ordering::SeqCst) == 0)
-}
-
-/// A signal's handler is entered: it is not interrupted.
-pub fn mask(thread: &Thread) {
-    if let Some(record) = thread.executor().get().as_ref().and_then(|executor| executor.record()) {
-        record::mask(record);
-    }
-}
-
-/// A signal's handler returns to where interrupts were allowed.
-pub fn unmask(thread: &Thread) {
-    if let Some(record) = thread.executor().get().as_ref().and_then(|executor| executor.record())
-        && record::unmask(record)
-    {
-        thread.add_work(PendingWork::INTERRUPT);
-    }
 }
