@@ -210,8 +210,13 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                     if wait_for_memory(&thread).await.is_err() {
                         break;
                     }
-                    if !boxed(is_call_passed(&thread, context)).await {
-                        continue;
+                    match boxed(is_call_passed(&caller, context)).await {
+                        Ok(true) => {}
+                        Ok(false) => continue,
+                        Err(restart) => {
+                            interrupted = Some(restart);
+                            continue;
+                        }
                     }
                 }
                 #[cfg(feature = "checking")]
@@ -272,21 +277,29 @@ fn adopt(thread: &Thread, context: &mut UserContext, trap: Trap, address: usize)
     Trap::SystemCall
 }
 
-/// Lets the log and a tracer look at a call before it begins. Whether it is to begin.
-async fn is_call_passed(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
+/// Lets the log, a tracer and filters look at a call before it begins. Whether it is to begin.
+///
+/// # Errors
+/// A restart code: a signal has interrupted the wait for a filter's listener.
+async fn is_call_passed(caller: &Caller, context: &mut UserContext) -> Result<bool, Errno> {
+    let thread = &**caller;
     if thread.work().contains(PendingWork::LOGGED) {
         syscall::trace::begins(thread, context).await;
     }
     if thread.work().contains(PendingWork::TRACED) && !signal::trace::call_begins(thread, context).await {
-        return false;
+        return Ok(false);
     }
     if !thread.work().contains(PendingWork::FILTERED) {
-        return true;
+        return Ok(true);
     }
-    match signal::filter::decide(thread, context) {
-        Decision::Proceed => true,
-        Decision::Refused => false,
+    let decision = match signal::filter::decide(thread, context) {
         Decision::AskTracer(data) => signal::filter::ask_tracer(thread, context, data).await,
+        decision => decision,
+    };
+    match decision {
+        Decision::Proceed | Decision::AskTracer(_) => Ok(true),
+        Decision::Refused => Ok(false),
+        Decision::AskListener(listener, data) => listener.ask(caller, context, data).await,
     }
 }
 
