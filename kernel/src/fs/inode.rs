@@ -35,6 +35,21 @@ pub enum FileType {
     Socket,
 }
 
+impl Contents<'_> {
+    /// The kind of such a file.
+    #[must_use]
+    pub const fn kind(&self) -> FileType {
+        match self {
+            Self::Regular => FileType::Regular,
+            Self::Directory => FileType::Directory,
+            Self::Symlink(_) => FileType::Symlink,
+            Self::Device(kind, _) => *kind,
+            Self::Fifo => FileType::Fifo,
+            Self::Socket => FileType::Socket,
+        }
+    }
+}
+
 impl FileType {
     /// The type bits of a mode.
     #[must_use]

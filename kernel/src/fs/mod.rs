@@ -24,6 +24,7 @@ pub mod epoll;
 pub mod eventfd;
 pub mod inode;
 pub mod inotify;
+pub mod landlock;
 pub mod lease;
 pub mod lock;
 pub mod lookup;

@@ -86,6 +86,9 @@ pub fn attach_to_parent(thread: &Arc<Thread>) -> Result<(), Errno> {
     let (ours, theirs) = (tracer.credentials(), thread.credentials());
     let has_no_less = is_same(&ours.users, &theirs.users)
         && theirs.capabilities.permitted & !ours.capabilities.permitted == 0;
+    if !ours.restrictions.may_look_into(&theirs.restrictions) {
+        return Err(Errno::EPERM);
+    }
     if !has_no_less && !ours.is_capable_in(&theirs.users, linux::CAP_SYS_PTRACE) {
         return Err(Errno::EPERM);
     }
