@@ -11,6 +11,7 @@
 //! - [`file_lock`]: byte-range locks of a file (`fcntl`).
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
 //! - [`keys`]: keys and keyrings.
+//! - [`landlock`]: what a program has forbidden itself in the tree.
 //! - [`lease`]: leases of a file (`F_SETLEASE`).
 //! - [`lock_order`]: watches the order in which locks are taken, for the checking build.
 //! - [`mapping`]: the mappings of an address space.
@@ -21,6 +22,7 @@
 //! - [`oom`]: who ends when memory runs out.
 //! - [`overcommit`]: whether more memory may be promised than there is.
 //! - [`overlay`]: the options of an overlay of directories.
+//! - [`packet_filter`]: filters of packets.
 //! - [`paravirt`]: pages and words that a guest of KVM shares with it.
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`posix_acl`]: access control lists of files.
@@ -55,6 +57,7 @@ pub mod file_lock;
 pub mod frame;
 pub mod id_map;
 pub mod keys;
+pub mod landlock;
 pub mod lease;
 pub mod lock_order;
 pub mod mapping;
@@ -65,6 +68,7 @@ pub mod ninep;
 pub mod oom;
 pub mod overcommit;
 pub mod overlay;
+pub mod packet_filter;
 pub mod paravirt;
 pub mod pipe;
 pub mod posix_acl;

@@ -16,6 +16,7 @@ pub mod namespace;
 pub mod netlink;
 mod node;
 mod options;
+pub mod packet;
 pub mod protocol;
 mod receive;
 mod send;
