@@ -144,7 +144,11 @@ impl Caller {
         kind: WaitKind,
         check: impl FnMut(&Watch) -> Result<Option<T>, Errno>,
     ) -> Result<T, Errno> {
-        engine::answer(self, kind, check).await
+        let Self::Thread(thread) = self else { return engine::answer(self, kind, check).await };
+        thread.set_waits_killably(kind == WaitKind::Killable);
+        let result = engine::answer(self, kind, check).await;
+        thread.set_waits_killably(false);
+        result
     }
 
     /// A step of work whose amount the program chooses: see [`pace`].

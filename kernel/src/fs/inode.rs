@@ -36,6 +36,12 @@ pub enum FileType {
 }
 
 impl Contents<'_> {
+    /// Whether it is what stands for a removed name in an overlay; anybody may make one.
+    #[must_use]
+    pub const fn is_whiteout(&self) -> bool {
+        matches!(self, Self::Device(FileType::Character, 0))
+    }
+
     /// The kind of such a file.
     #[must_use]
     pub const fn kind(&self) -> FileType {

@@ -10,6 +10,7 @@ use heddle_kernel_core::landlock::{Domain, Key, NotMoved, Refused, Reparenting, 
 
 use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
+use crate::fs::inode::Contents;
 use crate::fs::{Dentry, File, FileType, IoBuffer, OpenFile, Path, setup};
 use crate::memory::fallible;
 use crate::process::Credentials;
@@ -17,7 +18,7 @@ use crate::sync::SpinLock;
 
 /// The most directories above a file that are looked at; beneath more of them nothing is granted. Linux looks at all, but
 /// this is one stretch of the kernel.
-const DEPTH_MAX: usize = 2048;
+const DEPTH_MAX: usize = 1024;
 
 impl From<Refused> for Errno {
     fn from(reason: Refused) -> Self {
@@ -197,14 +198,17 @@ impl Iterator for Climb {
     }
 }
 
-/// The directory above, whichever mount that is in; `None` above the topmost root.
+/// The directory above, whichever mount that is in; `None` above the topmost root. Above the root of a file system of which
+/// the mount shows a part, since a directory was moved out of that, is the mount's root.
 fn above(place: Path) -> Option<Path> {
     let mut place = place;
     while place.is_mount_root() {
         place = place.mount.at()?;
     }
-    let entry = place.entry.parent()?;
-    Some(Path { mount: place.mount, entry })
+    match place.entry.parent() {
+        Some(entry) => Some(Path { mount: place.mount, entry }),
+        None => Some(place.mount.top()),
+    }
 }
 
 fn check(credentials: &Credentials, rights: Rights, place: &Path) -> Result<(), Errno> {
@@ -251,12 +255,13 @@ const fn to_remove(is_directory: bool) -> Rights {
     if is_directory { Rights::REMOVE_DIR } else { Rights::REMOVE_FILE }
 }
 
-/// Checks whether a file of this kind may be made in a directory.
+/// Checks whether a file may be made in a directory.
 ///
 /// # Errors
 /// `EACCES`.
-pub fn check_make(credentials: &Credentials, directory: &Path, kind: FileType) -> Result<(), Errno> {
-    check(credentials, to_make(kind), directory)
+pub fn check_make(credentials: &Credentials, directory: &Path, contents: &Contents<'_>) -> Result<(), Errno> {
+    let rights = if contents.is_whiteout() { Rights::MAKE_REG } else { to_make(contents.kind()) };
+    check(credentials, rights, directory)
 }
 
 /// Checks whether a name may be removed from a directory, by rmdir(2) or unlink(2).

@@ -106,7 +106,7 @@ pub(super) fn register(
             let view = View::of(thread, linux::AT_FDCWD, path)?;
             let found = view.walk(thread, path, LookupFlags::empty())?;
             let name = found.vacant().map_err(|_| Errno::EADDRINUSE)?;
-            landlock::check_make(&view.credentials, &found.directory, FileType::Socket)?;
+            landlock::check_make(&view.credentials, &found.directory, &Contents::Socket)?;
             access::check_create(&found.directory, &view.credentials)?;
             let permissions = 0o777 & !thread.directories().umask();
             let creation =

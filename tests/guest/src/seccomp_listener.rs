@@ -411,15 +411,19 @@ fn listeners_that_are_refused() -> Outcome {
         ];
         let first = install(NEW_LISTENER | TSYNC | TSYNC_ESRCH).map(owned);
         let has_second = install(NEW_LISTENER);
-        let closes = first.as_ref().map(|first| {
+        let closes = first.as_ref().map_err(|error| *error).map(|first| {
             // SAFETY: no pointers.
             unsafe { libc::fcntl(first.as_raw_fd(), libc::F_GETFD) }
         });
         let first_ends = first.is_ok();
         drop(first);
         let third = install(NEW_LISTENER).map(owned);
-        let more =
-            [first_ends, has_second == Err(Errno::EBUSY), closes == Ok(libc::FD_CLOEXEC), third.is_ok()];
+        let more = [
+            first_ends,
+            has_second == Err(Errno::EBUSY),
+            closes.is_ok_and(|closes| closes == libc::FD_CLOEXEC),
+            third.is_ok(),
+        ];
         conditions.iter().chain(&more).position(|&holds| !holds).map_or(0, |index| index as i32 + 1)
     })?;
     expect_eq!(status, WaitStatus::Exited(status.pid().ok_or("no child")?, 0));

@@ -20,7 +20,7 @@ pub const VERSION: usize = 2;
 /// The most layers of a domain.
 pub const LAYERS_MAX: usize = 16;
 /// The most files that the rules of a ruleset or a domain name; Linux has no limit but memory.
-pub const RULES_MAX: usize = 4096;
+pub const RULES_MAX: usize = 2048;
 /// The number of rights.
 const RIGHTS: usize = 14;
 

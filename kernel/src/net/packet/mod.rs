@@ -64,6 +64,7 @@ const STATUS_SUMS_RIGHT: u32 = 128;
 const WANTS_AUXILIARY: u32 = 1;
 const IGNORES_OUTGOING: u32 = 2;
 const WANTS_ORIGIN: u32 = 4;
+const PASSES_QUEUES: u32 = 8;
 
 /// A packet that waits.
 struct Received {

@@ -11,7 +11,9 @@ use crate::error::Errno;
 use crate::memory::fallible;
 use crate::net::options::OptionFlags;
 use crate::net::packet::ring::{DESCRIPTION_BYTES, Ring, Version};
-use crate::net::packet::{IGNORES_OUTGOING, PacketSocket, WANTS_AUXILIARY, WANTS_ORIGIN, device};
+use crate::net::packet::{
+    IGNORES_OUTGOING, PASSES_QUEUES, PacketSocket, WANTS_AUXILIARY, WANTS_ORIGIN, device,
+};
 use crate::net::protocol::OptionValue;
 use crate::process::Thread;
 use crate::time::NS_PER_SECOND;
@@ -25,6 +27,7 @@ const PACKET_ORIGDEV: u32 = 9;
 const PACKET_VERSION: u32 = 10;
 const PACKET_HDRLEN: u32 = 11;
 const PACKET_RESERVE: u32 = 12;
+const PACKET_QDISC_BYPASS: u32 = 20;
 const PACKET_IGNORE_OUTGOING: u32 = 23;
 
 /// `PACKET_MR_UNICAST`, the last kind of membership.
@@ -65,6 +68,8 @@ fn flag_of(name: u32) -> Option<u32> {
     match name {
         PACKET_AUXDATA => Some(WANTS_AUXILIARY),
         PACKET_ORIGDEV => Some(WANTS_ORIGIN),
+        // No frame waits in a queue that it could pass by.
+        PACKET_QDISC_BYPASS => Some(PASSES_QUEUES),
         PACKET_IGNORE_OUTGOING => Some(IGNORES_OUTGOING),
         _ => None,
     }

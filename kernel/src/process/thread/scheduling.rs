@@ -234,6 +234,8 @@ impl Thread {
             RunState::Uninterruptible
         } else if self.cpu().is_some() || self.is_queued() {
             RunState::Running
+        } else if self.waits_killably() {
+            RunState::Uninterruptible
         } else {
             RunState::Sleeping
         }

@@ -14,6 +14,10 @@ use crate::syscall::{Call, SyscallResult};
 
 /// `LANDLOCK_CREATE_RULESET_VERSION`.
 const CREATE_VERSION: u32 = 1;
+/// `LANDLOCK_CREATE_RULESET_ERRATA`, and those that are mended: the third, directories that were moved out of what a mount
+/// shows.
+const CREATE_ERRATA: u32 = 2;
+const ERRATA: usize = 1 << 2;
 /// `LANDLOCK_RULE_PATH_BENEATH`.
 const PATH_BENEATH: u32 = 1;
 /// Bytes of `struct landlock_ruleset_attr`, and the most of a later one.
@@ -26,8 +30,11 @@ const RULE: usize = 12;
 pub fn landlock_create_ruleset(call: &mut Call<'_>) -> SyscallResult {
     let (address, size, flags) = (call.word(0), call.word(1), call.uint(2));
     if flags != 0 {
-        let asks_version = flags == CREATE_VERSION && address == 0 && size == 0;
-        return if asks_version { Ok(VERSION.into()) } else { Err(Errno::EINVAL.into()) };
+        return match flags {
+            CREATE_VERSION if address == 0 && size == 0 => Ok(VERSION.into()),
+            CREATE_ERRATA if address == 0 && size == 0 => Ok(ERRATA.into()),
+            _ => Err(Errno::EINVAL.into()),
+        };
     }
     if address == 0 {
         return Err(Errno::EFAULT.into());

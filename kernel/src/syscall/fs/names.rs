@@ -35,7 +35,7 @@ fn create(
     if found.trailing_slash && !directory {
         return Err(Errno::ENOENT);
     }
-    landlock::check_make(&view.credentials, &found.directory, contents.kind())?;
+    landlock::check_make(&view.credentials, &found.directory, &contents)?;
     access::check_create(&found.directory, &view.credentials)?;
     let masked = permissions_in(call.thread, &found.directory, mode);
     let permissions = if matches!(contents, Contents::Symlink(_)) { 0o777 } else { masked };
@@ -92,10 +92,11 @@ fn make_node(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, device: u
         FileType::Fifo => Contents::Fifo,
         FileType::Socket => Contents::Socket,
         kind @ (FileType::Character | FileType::Block) => {
-            if !call.thread.credentials().is_capable(linux::CAP_MKNOD) {
+            let contents = Contents::Device(kind, u64::from(device as u32));
+            if !contents.is_whiteout() && !call.thread.credentials().is_capable(linux::CAP_MKNOD) {
                 return Err(Errno::EPERM.into());
             }
-            Contents::Device(kind, u64::from(device as u32))
+            contents
         }
         FileType::Directory => return Err(Errno::EPERM.into()),
         FileType::Symlink => return Err(Errno::EINVAL.into()),

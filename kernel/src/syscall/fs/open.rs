@@ -308,7 +308,7 @@ fn create_or_open(
         }
         return open_existing(view, thread, place, flags, false);
     }
-    landlock::check_make(&view.credentials, &found.directory, FileType::Regular)?;
+    landlock::check_make(&view.credentials, &found.directory, &Contents::Regular)?;
     access::check_create(&found.directory, &view.credentials)?;
     let creation = Creation {
         contents: Contents::Regular,
