@@ -326,14 +326,26 @@ impl<P: Platform> Engine<P> {
     pub fn receive_on_loopback(&self, packet: &[u8], kind: u16) {
         let is_known =
             matches!((kind, packet.first().map(|first| first >> 4)), (V4_TYPE, Some(4)) | (V6_TYPE, Some(6)));
-        let is_ours = IpHeader::parse(packet).is_some_and(|parsed| {
-            let target = parsed.header.destination;
-            self.is_local(target) || target.is_multicast()
-        });
+        let is_ours = IpHeader::parse(packet).is_some_and(|parsed| self.takes_on_loopback(&parsed.header));
         self.counters.local_packet::<P>(packet.len());
         if is_known && is_ours {
             self.receive_packet(packet, false, LOOPBACK_INDEX);
         }
+    }
+
+    /// Whether a packet that somebody sends on the loopback is taken, by its addresses; as in Linux those of the machine are
+    /// suspect there.
+    fn takes_on_loopback(&self, header: &IpHeader) -> bool {
+        let (source, target) = (header.source, header.destination);
+        let is_wanted = self.is_local(target) || target.is_multicast();
+        if !source.is_ipv4() {
+            return is_wanted;
+        }
+        let may = |setting| Settings::get(setting) != 0;
+        let is_loopback = source.is_loopback() || target.is_loopback();
+        is_wanted
+            && (may(&self.settings.accepts_local) || !self.is_local(source))
+            && (may(&self.settings.routes_loopback) || !is_loopback)
     }
 
     /// A packet has come by an interface.

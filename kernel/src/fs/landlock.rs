@@ -251,6 +251,13 @@ const fn to_make(kind: FileType) -> Rights {
     }
 }
 
+/// The right to make what an entry names, were it not there.
+fn to_make_again(entry: &Dentry) -> Rights {
+    let kind = entry.node.kind();
+    let is_whiteout = kind == FileType::Character && entry.node.metadata().special == 0;
+    if is_whiteout { Rights::MAKE_REG } else { to_make(kind) }
+}
+
 const fn to_remove(is_directory: bool) -> Rights {
     if is_directory { Rights::REMOVE_DIR } else { Rights::REMOVE_FILE }
 }
@@ -279,6 +286,8 @@ pub enum Referring {
     Link,
     /// It loses its name, and so does what had the new one.
     Move,
+    /// The same, and a whiteout takes its place.
+    MoveForWhiteout,
     /// Two files change places.
     Exchange,
 }
@@ -300,12 +309,15 @@ pub fn check_refer(
     }
     let is_directory = |entry: &Dentry| entry.node.kind() == FileType::Directory;
     let side = |entry: &Dentry| Side { key: key(entry), is_directory: is_directory(entry) };
-    let mut wanted = [Rights::empty(), to_make(file.node.kind())];
+    let mut wanted = [Rights::empty(), to_make_again(file)];
     let mut exchanged = None;
     if how == Referring::Exchange {
         let other = existing.ok_or(Errno::ENOENT)?;
-        wanted[0] |= to_make(other.node.kind());
+        wanted[0] |= to_make_again(other);
         exchanged = Some(side(other));
+    }
+    if how == Referring::MoveForWhiteout {
+        wanted[0] |= Rights::MAKE_REG;
     }
     if how != Referring::Link {
         wanted[0] |= to_remove(is_directory(file));

@@ -472,11 +472,13 @@ impl<M: Member> GroupState<M> {
                 thread.set_blocked(thread.blocked().without(signal));
             }
         }
-        if !actions.get(signal).has_handler() && !is_traced(thread, signal) {
+        // No tracer takes back what is meant to end the group.
+        let is_seen = is_traced(thread, signal) && !is_fatal;
+        if !actions.get(signal).has_handler() && !is_seen {
             self.is_init = false;
         }
         let is_dumped = self.dumps && DefaultAction::of(signal) == DefaultAction::Core;
-        if !actions.get(signal).has_handler() && !is_traced(thread, signal) && !is_dumped {
+        if !actions.get(signal).has_handler() && !is_seen && !is_dumped {
             return self.begin_exit(ExitStatus::Signaled { signal, core: false });
         }
         // A lost siginfo for lack of memory still delivers the signal.

@@ -10,7 +10,7 @@ use heddle_kernel_core::packet_filter::{PacketFilter, ProgramError};
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::net::options::OptionFlags;
-use crate::net::packet::ring::{DESCRIPTION_BYTES, Ring, Version};
+use crate::net::packet::ring::{HEADER_BYTES, Ring, Version};
 use crate::net::packet::{
     IGNORES_OUTGOING, PASSES_QUEUES, PacketSocket, WANTS_AUXILIARY, WANTS_ORIGIN, device,
 };
@@ -137,7 +137,7 @@ pub(super) fn get_about(
         return get(socket, level, name);
     }
     Version::of(given).ok_or(Errno::EINVAL)?;
-    Ok(OptionValue::int(DESCRIPTION_BYTES as u32))
+    Ok(OptionValue::int(HEADER_BYTES as u32))
 }
 
 /// The first `int` of a value.
@@ -214,8 +214,8 @@ fn set_ring(socket: &PacketSocket, value: &[u8]) -> Result<(), Errno> {
 fn change_membership(socket: &PacketSocket, joins: bool, wanted: Membership) -> Result<(), Errno> {
     let mut state = socket.state.lock();
     if !joins {
-        let place = state.memberships.iter().position(|known| *known == wanted);
-        state.memberships.swap_remove(place.ok_or(Errno::EADDRNOTAVAIL)?);
+        // One that is not there is no mistake.
+        state.memberships.retain(|known| *known != wanted);
         return Ok(());
     }
     drop(state);

@@ -17,9 +17,9 @@ use crate::time::{NS_PER_SECOND, realtime_ns};
 /// Frames begin at multiples of this.
 const ALIGNMENT: usize = 16;
 /// Bytes of `struct tpacket_hdr` and of `struct tpacket2_hdr`, with what aligns them.
-const HEADER_BYTES: usize = 32;
+pub(super) const HEADER_BYTES: usize = 32;
 /// A frame's header with the address behind it.
-pub(super) const DESCRIPTION_BYTES: usize = HEADER_BYTES + ADDRESS_BYTES;
+const DESCRIPTION_BYTES: usize = HEADER_BYTES + ADDRESS_BYTES;
 /// The room that a link header has at least.
 const LINK_ROOM: usize = 16;
 /// The most memory of one ring.

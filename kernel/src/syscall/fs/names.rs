@@ -314,7 +314,11 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
     if how == Rename::Keep && target.place.is_some() {
         return Err(Errno::EEXIST.into());
     }
-    let referring = if how == Rename::Exchange { Referring::Exchange } else { Referring::Move };
+    let referring = match how {
+        Rename::Exchange => Referring::Exchange,
+        _ if flags & linux::RENAME_WHITEOUT != 0 => Referring::MoveForWhiteout,
+        _ => Referring::Move,
+    };
     let existing = target.place.as_ref().map(|existing| &*existing.entry);
     let to = (&target.directory, existing);
     landlock::check_refer(&view.credentials, (&parent, &place.entry), to, referring)?;
