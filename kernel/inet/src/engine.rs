@@ -27,7 +27,7 @@ use crate::fragment::Reassembly;
 use crate::interface::{ETHERNET_INDEX, Interface, InterfaceAddress, LOOPBACK_INDEX, Received};
 use crate::ip::{ETHERNET_BYTES, FRAGMENT_BYTES, FragmentPlace, IpHeader, V6_BYTES, fold, protocol, sum};
 use crate::link::{ChecksumOffload, Link, TransmitOffload};
-use crate::local::LoopbackAddresses;
+use crate::local::{LoopbackAddresses, put_ethernet};
 use crate::platform::{OutOfMemory, Platform, try_arc};
 use crate::ports::PortTable;
 use crate::raw::RawSocket;
@@ -41,9 +41,6 @@ use crate::udp::UdpSocket;
 const TIME_WAIT_NS: u64 = 60_000_000_000;
 /// The most records of such connections, `net.ipv4.tcp_max_tw_buckets`; beyond that none is made.
 const TIME_WAIT_MAX: usize = 8192;
-/// The types of Ethernet frames with a packet of IP.
-const V4_TYPE: u16 = 0x0800;
-const V6_TYPE: u16 = 0x86dd;
 /// Pieces of memory for frames that are kept.
 const SCRATCH_MAX: usize = 4;
 
@@ -321,35 +318,8 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Somebody has sent the packet of a frame with this type on the loopback. Call it with no lock held. What is for no
-    /// address of this machine is lost.
-    pub fn receive_on_loopback(&self, packet: &[u8], kind: u16) {
-        let is_known =
-            matches!((kind, packet.first().map(|first| first >> 4)), (V4_TYPE, Some(4)) | (V6_TYPE, Some(6)));
-        let is_ours = IpHeader::parse(packet).is_some_and(|parsed| self.takes_on_loopback(&parsed.header));
-        self.counters.local_packet::<P>(packet.len());
-        if is_known && is_ours {
-            self.receive_packet(packet, false, LOOPBACK_INDEX);
-        }
-    }
-
-    /// Whether a packet that somebody sends on the loopback is taken, by its addresses; as in Linux those of the machine are
-    /// suspect there.
-    fn takes_on_loopback(&self, header: &IpHeader) -> bool {
-        let (source, target) = (header.source, header.destination);
-        let is_wanted = self.is_local(target) || target.is_multicast();
-        if !source.is_ipv4() {
-            return is_wanted;
-        }
-        let may = |setting| Settings::get(setting) != 0;
-        let is_loopback = source.is_loopback() || target.is_loopback();
-        is_wanted
-            && (may(&self.settings.accepts_local) || !self.is_local(source))
-            && (may(&self.settings.routes_loopback) || !is_loopback)
-    }
-
     /// A packet has come by an interface.
-    fn receive_packet(&self, packet: &[u8], checked: bool, interface: u32) {
+    pub(crate) fn receive_packet(&self, packet: &[u8], checked: bool, interface: u32) {
         let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
         let counters = self.counters.ip(is_v6);
         counters.received.count();
@@ -555,13 +525,6 @@ impl<P: Platform> Engine<P> {
             all.push(scratch);
         }
     }
-}
-
-/// Writes the Ethernet header of a frame on the loopback, where nobody has a hardware address.
-pub(crate) fn put_ethernet(frame: &mut [u8], is_v4: bool) {
-    frame[..ETHERNET_BYTES].fill(0);
-    let kind = if is_v4 { V4_TYPE } else { V6_TYPE };
-    frame[ETHERNET_BYTES - 2..ETHERNET_BYTES].copy_from_slice(&kind.to_be_bytes());
 }
 
 /// Puts a checksum with a pseudo header into a payload that lies in a frame: the whole of it, or the part that the

@@ -121,6 +121,7 @@ const FAMILIES: &[&[Test]] = &[
     namespaces::users::TESTS,
     thread::TESTS,
     packet::TESTS,
+    packet::rings::TESTS,
     page_map::TESTS,
     pi::TESTS,
     realtime::TESTS,

@@ -6,9 +6,10 @@ use core::net::IpAddr;
 
 use crate::address::Endpoint;
 use crate::datagram::{Datagram, ErrorReport};
-use crate::engine::{Engine, put_ethernet, put_sum};
+use crate::engine::{Engine, put_sum};
 use crate::error::{InetError, InetResult};
 use crate::ip::{ETHERNET_BYTES, IpHeader};
+use crate::local::put_ethernet;
 use crate::options::Options;
 use crate::platform::Platform;
 use crate::udp::{HEADER_BYTES, UdpSocket};

@@ -392,7 +392,8 @@ impl ProtocolSocket for PacketSocket {
         _: usize,
         message: &mut Incoming,
     ) -> TryResult<usize> {
-        const KNOWN: u32 = net::MSG_PEEK | net::MSG_DONTWAIT | net::MSG_TRUNC | net::MSG_ERRQUEUE | net::MSG_CMSG_CLOEXEC;
+        const KNOWN: u32 =
+            net::MSG_PEEK | net::MSG_DONTWAIT | net::MSG_TRUNC | net::MSG_ERRQUEUE | net::MSG_CMSG_CLOEXEC;
         if flags & !KNOWN != 0 {
             return Err(Errno::EINVAL.into());
         }

@@ -26,7 +26,6 @@ use crate::{expect, expect_eq};
 crate::tests! {
     a_bind_mount_shows_the_same_files
     a_recursive_bind_takes_submounts_along
-    what_a_bind_mount_does_not_show_is_not_above_it
     bind_mounts_that_are_refused
     a_mount_moves_with_what_is_in_it
     moves_that_are_refused
@@ -228,26 +227,6 @@ fn a_recursive_bind_takes_submounts_along() -> Outcome {
     umount(&three.join("inner"), 0).or_fail()?;
     umount(&three, 0).or_fail()?;
     expect_eq!(lines_below(&one)?.len(), 3);
-    Ok(())
-}
-
-fn what_a_bind_mount_does_not_show_is_not_above_it() -> Outcome {
-    let stage = Stage::new("mounts-connected")?;
-    let (shown, at) = (stage.directory("shown")?, stage.directory("at")?);
-    fs::create_dir_all(shown.join("inner/deep")).or_fail()?;
-    fs::write(stage.path("secret"), "x").or_fail()?;
-    bind(&shown, &at, 0).or_fail()?;
-    std::env::set_current_dir(at.join("inner/deep")).or_fail()?;
-    expect_eq!(fs::read_dir("../..").or_fail()?.count(), 1);
-    // The directory leaves what the mount shows, and takes the caller along.
-    fs::rename(shown.join("inner"), stage.path("outer")).or_fail()?;
-    let error = |path: &str| fs::metadata(path).map(drop).map_err(|error| error.raw_os_error());
-    expect_eq!(error("."), Ok(()));
-    expect_eq!(error(".."), Err(Some(libc::ENOENT)));
-    expect_eq!(error("../../secret"), Err(Some(libc::ENOENT)));
-    expect_eq!(error("/proc/self/cwd/.."), Err(Some(libc::ENOENT)));
-    fs::rename(stage.path("outer"), shown.join("inner")).or_fail()?;
-    expect_eq!(error("../../inner"), Ok(()));
     Ok(())
 }
 
