@@ -38,8 +38,8 @@
 //! - [`user_tasks`]: how many threads each user has.
 //! - [`xarray`]: sparse arrays that grow and shrink with what they hold.
 //!
-//! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering
-//! of `weaken.txt` that is weakened.
+//! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each
+//! ordering of `weaken.txt` that is weakened.
 #![cfg_attr(not(any(test, heddle_loom)), no_std)]
 #![cfg_attr(any(test, heddle_loom), allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 

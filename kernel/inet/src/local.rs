@@ -88,8 +88,8 @@ impl<P: Platform> Engine<P> {
         Ok(bound.unwrap_or(found))
     }
 
-    /// Somebody has sent the packet of a frame with this type on the loopback. Call it with no lock held. What is for no
-    /// address of this machine is lost.
+    /// Somebody has sent the packet of a frame with this type on the loopback. Call it with no lock held. A packet
+    /// for no address of this machine is lost.
     pub fn receive_on_loopback(&self, packet: &[u8], kind: u16) {
         let is_known =
             matches!((kind, packet.first().map(|first| first >> 4)), (V4_TYPE, Some(4)) | (V6_TYPE, Some(6)));
@@ -100,8 +100,8 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Whether a packet that somebody sends on the loopback is taken, by its addresses; as in Linux those of the machine are
-    /// suspect there.
+    /// Whether a packet that somebody sends on the loopback is taken, by its addresses; as in Linux those of the
+    /// machine are suspect there.
     fn takes_on_loopback(&self, header: &IpHeader) -> bool {
         let (source, target) = (header.source, header.destination);
         let is_wanted = self.is_local(target) || target.is_multicast();

@@ -1,12 +1,13 @@
 //! Landlock, landlock(7): what a thread has forbidden itself in the tree.
 //!
-//! Restrictions are part of credentials, so children and programs that are executed inherit them and nothing takes them
-//! off. A file is known by its node, which the rule's entry holds; in file systems that make nodes anew for each look at a
-//! name by its device and number. A check walks from the file up to the topmost mount, whatever the thread's root is.
+//! Restrictions are part of credentials, so children and programs that are executed inherit them and nothing takes
+//! them off. A file is known by its node, which the rule's entry holds; in file systems that make nodes anew for each
+//! look at a name by its device and number. A check walks from the file up to the topmost mount, whatever the
+//! thread's root is.
 
 use alloc::sync::Arc;
 
-use heddle_kernel_core::landlock::{Domain, Key, NotMoved, Refused, Reparenting, Rights, Ruleset, Side};
+use heddle_kernel_core::landlock::{Domain, Key, NotMoved, Reparenting, Rights, RuleRefused, Ruleset, Side};
 
 use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
@@ -16,15 +17,15 @@ use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::sync::SpinLock;
 
-/// The most directories above a file that are looked at; beneath more of them nothing is granted. Linux looks at all, but
-/// this is one stretch of the kernel.
+/// The most directories above a file that are looked at; beneath more of them nothing is granted. Linux looks at all,
+/// but this is one stretch of the kernel.
 const DEPTH_MAX: usize = 1024;
 
-impl From<Refused> for Errno {
-    fn from(reason: Refused) -> Self {
+impl From<RuleRefused> for Errno {
+    fn from(reason: RuleRefused) -> Self {
         match reason {
-            Refused::TooMany => Self::E2BIG,
-            Refused::OutOfMemory => Self::ENOMEM,
+            RuleRefused::TooMany => Self::E2BIG,
+            RuleRefused::OutOfMemory => Self::ENOMEM,
         }
     }
 }
@@ -44,8 +45,8 @@ impl RulesetFile {
     /// Grants rights beneath a file.
     ///
     /// # Errors
-    /// `EINVAL` (rights that the ruleset does not handle, or that only a directory has), `EBADFD` (a file that is in no
-    /// directory), `E2BIG`, `ENOMEM`.
+    /// `EINVAL` (rights that the ruleset does not handle, or that only a directory has), `EBADFD` (a file that is in
+    /// no directory), `E2BIG`, `ENOMEM`.
     pub fn add(&self, place: &Path, granted: Rights) -> Result<(), Errno> {
         if is_unplaced(place) {
             return Err(Errno::EBADFD);
@@ -198,8 +199,8 @@ impl Iterator for Climb {
     }
 }
 
-/// The directory above, whichever mount that is in; `None` above the topmost root. Above the root of a file system of which
-/// the mount shows a part, since a directory was moved out of that, is the mount's root.
+/// The directory above, whichever mount that is in; `None` above the topmost root. Above the root of a file system of
+/// which the mount shows a part, since a directory was moved out of that, is the mount's root.
 fn above(place: Path) -> Option<Path> {
     let mut place = place;
     while place.is_mount_root() {
@@ -231,7 +232,7 @@ pub fn check_open(credentials: &Credentials, place: &Path, access: Access) -> Re
         return check(credentials, Rights::READ_DIR, place);
     }
     let mut rights = Rights::empty();
-    // What is executed is read as well.
+    // A program is read as well.
     rights.set(Rights::READ_FILE, access.intersects(Access::READ | Access::EXECUTE));
     rights.set(Rights::WRITE_FILE, access.contains(Access::WRITE));
     rights.set(Rights::EXECUTE, access.contains(Access::EXECUTE));

@@ -259,9 +259,9 @@ impl Walker<'_> {
         Ok(root.clone())
     }
 
-    /// The directory above. A directory that was moved out of the part of its file system that the mount shows has none:
-    /// what is not shown is not reached from there. `connected` is a mount within which the walk is known to be, which no
-    /// way up and down within it changes.
+    /// The directory above. A directory that was moved out of the part of its file system that the mount shows has
+    /// none: what is not shown is not reached from there. `connected` is a mount within which the walk is known to
+    /// be, which no way up and down within it changes.
     fn up(
         &self,
         place: &Path,

@@ -1,8 +1,8 @@
 //! Network namespaces, network_namespaces(7): interfaces, ports, settings, and abstract names of UNIX sockets.
 //!
 //! Each has a TCP/IP engine of its own. The machine's network device is in the first one; all others have a loopback,
-//! which is down until somebody sets it up. A socket belongs to the namespace of the thread that made it, for ever, and
-//! keeps it alive.
+//! which is down until somebody sets it up. A socket belongs to the namespace of the thread that made it, for ever,
+//! and keeps it alive.
 
 use alloc::sync::{Arc, Weak};
 use core::any::Any;

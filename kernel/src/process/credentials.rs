@@ -99,7 +99,7 @@ pub struct Credentials {
     pub secure_bits: SecureBits,
     /// The user namespace. All numbers are those of the first.
     pub users: Users,
-    /// What landlock(7) forbids.
+    /// The restrictions of landlock(7).
     pub restrictions: Restrictions,
 }
 

@@ -1,5 +1,5 @@
-//! The end of a filter's decision about a system call, seccomp(2): the call is carried out, has another result, or its
-//! thread ends.
+//! The end of a filter's decision about a system call, seccomp(2): the call is carried out, has another result, or
+//! its thread ends.
 
 use alloc::sync::Arc;
 use heddle_kernel_core::seccomp::{ARCHITECTURE, CallData, FilterAction, data_of};
@@ -9,7 +9,7 @@ use linux_raw_sys::general as linux;
 use crate::arch::UserContext;
 use crate::error::Errno;
 use crate::process::Thread;
-use crate::process::seccomp::listener::Listener;
+use crate::process::seccomp::listener::FilterListener;
 use crate::process::seccomp::{Mode, call_data};
 use crate::signal::{fault, trace};
 
@@ -27,7 +27,7 @@ pub enum Decision {
     /// The tracer is asked.
     AskTracer(u16),
     /// The filter's listener is asked.
-    AskListener(Arc<Listener>, CallData),
+    AskListener(Arc<FilterListener>, CallData),
 }
 
 /// Whether strict mode permits the call.
@@ -91,8 +91,8 @@ pub fn decide(thread: &Arc<Thread>, context: &mut UserContext) -> Decision {
     Decision::Refused
 }
 
-/// Lets the tracer decide, who may change the call, and then the filters about what it has made of it; they cannot ask it
-/// again.
+/// Lets the tracer decide, who may change the call, and then the filters about what it has made of it; they cannot
+/// ask it again.
 pub async fn ask_tracer(thread: &Arc<Thread>, context: &mut UserContext, data: u16) -> Decision {
     if !trace::filtered(thread, context, u64::from(data)).await {
         return Decision::Refused;
@@ -103,8 +103,8 @@ pub async fn ask_tracer(thread: &Arc<Thread>, context: &mut UserContext, data: u
     }
 }
 
-/// The error of a call that a program hands in without waiting, if filters don't permit it. There are no registers that
-/// a handler could look at, so what a filter would do but to give an error is `EPERM`.
+/// The error of a call that a program hands in without waiting, if filters don't permit it. There are no registers
+/// that a handler could look at, so what a filter would do but to give an error is `EPERM`.
 ///
 /// # Errors
 /// As said.

@@ -168,7 +168,7 @@ fn a_domain_grants_what_its_rules_name() -> Outcome {
         expect_eq!(error(fs::read_dir(&b)), libc::EACCES);
         // By another path it is the same directory.
         expect_eq!(error(fs::read(a.join("inner/../../b/../a/file"))), 0);
-        // What is only named, looked at or changed without opening is not restricted, and neither is what is made.
+        // Nothing else than opening is restricted.
         let named = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(b.join("file"));
         expect_eq!(error(named), 0);
         expect_eq!(error(fs::metadata(b.join("file"))), 0);
@@ -386,7 +386,7 @@ fn links_and_exchanges() -> Outcome {
         enter(rights | MAKE_DIR, &[(&a, rights), (&b, rights)]).or_fail()?;
         // A directory would come to be in the other.
         expect_eq!(exchange(&a.join("file"), &b.join("inner")), libc::EACCES);
-        // What a link makes needs the right to make it, and nothing else is asked of its directory.
+        // A link needs the right to make its file, and nothing else.
         expect_eq!(error(fs::hard_link(a.join("file"), a.join("link"))), 0);
         enter(MAKE_REG, &[(&b, MAKE_REG)]).or_fail()?;
         expect_eq!(error(fs::hard_link(a.join("file"), a.join("second"))), libc::EACCES);
@@ -535,7 +535,7 @@ fn restricting_needs_a_promise() -> Outcome {
     restricted(|| {
         let rules = ruleset(READ).or_fail()?;
         let null = File::open("/dev/null").or_fail()?;
-        // Who may administer the machine need not promise anything.
+        // An administrator need not promise anything.
         expect_eq!(enter_raw(rules.as_raw_fd(), 1), Err(Errno::EINVAL));
         expect_eq!(enter_raw(-1, 0), Err(Errno::EBADF));
         expect_eq!(enter_raw(null.as_raw_fd(), 0), Err(Errno::EBADFD));

@@ -117,7 +117,7 @@ fn owned(descriptor: i64) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) }
 }
 
-/// What the listener reports within a second.
+/// The events that the listener reports within a second.
 fn ready(listener: &OwnedFd, wanted: PollFlags) -> Result<PollFlags, String> {
     let mut polled = [PollFd::new(listener.as_fd(), wanted)];
     poll(&mut polled, PollTimeout::from(1000_u16)).or_fail()?;
@@ -319,7 +319,7 @@ fn a_signal_ends_the_wait() -> Outcome {
             // SAFETY: the thread has not been joined.
             unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
             expect!(ready(&listener, PollFlags::empty())?.contains(PollFlags::POLLHUP));
-            // What was announced is not there any more.
+            // The call that was announced is not there any more.
             expect_eq!(receive(&listener).map(|asked| asked.id), Err(Errno::ENOENT));
             Ok(())
         },
@@ -443,7 +443,7 @@ fn requests_that_are_refused() -> Outcome {
                 let refused = unsafe { libc::ioctl(listener.as_raw_fd(), at, 8) };
                 expect_eq!(Errno::result(refused), Err(Errno::EFAULT));
             }
-            // What could not be told is told again.
+            // The call that could not be told is told again.
             let asked = receive(&listener).or_fail()?;
             expect_eq!(nix::unistd::read(&listener, &mut [0; 8]), Err(Errno::EINVAL));
             expect_eq!(reply(&listener, asked.id, 0, 0, 0), Ok(0));

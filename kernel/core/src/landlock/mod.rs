@@ -1,12 +1,12 @@
 //! Landlock's rules about files, landlock(7): what a domain permits in which part of the tree.
 //!
-//! A *ruleset* names the rights that it handles, and beneath which files which of them are permitted. A *domain* is up to
-//! sixteen rulesets, its layers, each of which restricts further: a right is granted if every layer that handles it has a
-//! rule that permits it on the file itself or on a directory above. So a check walks up once and keeps, for each right,
-//! the layers that have not granted it yet ([`Missing`]).
+//! A *ruleset* names the rights that it handles, and beneath which files which of them are permitted. A *domain* is
+//! up to sixteen rulesets, its layers, each of which restricts further: a right is granted if every layer that
+//! handles it has a rule that permits it on the file itself or on a directory above. So a check walks up once and
+//! keeps, for each right, the layers that have not granted it yet ([`Missing`]).
 //!
-//! A move to another directory also changes the rules that a file is under. It is permitted if nothing can be done with
-//! the file at its new place that was not permitted at the old one ([`Domain::permits_reparenting`]).
+//! A move to another directory also changes the rules that a file is under. It is permitted if nothing can be done
+//! with the file at its new place that was not permitted at the old one ([`Domain::permits_reparenting`]).
 
 #[cfg(all(test, not(heddle_loom)))]
 mod tests;
@@ -54,8 +54,8 @@ bitflags::bitflags! {
         const MAKE_BLOCK = 1 << 11;
         /// Make a symbolic link.
         const MAKE_SYM = 1 << 12;
-        /// Link or move files to another directory. Each ruleset forbids it where it does not permit it, whether it names
-        /// it or not.
+        /// Link or move files to another directory. Each ruleset forbids it where it does not permit it, whether it
+        /// names it or not.
         const REFER = 1 << 13;
     }
 }
@@ -78,14 +78,14 @@ struct Rule<P, const LAYERS: usize> {
 
 /// The reason why a ruleset or a domain can't have a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RuleRefused {
     /// There are as many as there may be.
     TooMany,
     /// There is no memory for it.
     OutOfMemory,
 }
 
-impl From<AllocError> for Refused {
+impl From<AllocError> for RuleRefused {
     fn from(_: AllocError) -> Self {
         Self::OutOfMemory
     }
@@ -114,8 +114,8 @@ impl<P> Ruleset<P> {
     /// Grants rights beneath a file, besides those that are granted there already.
     ///
     /// # Errors
-    /// See [`Refused`].
-    pub fn add(&mut self, key: Key, holder: P, granted: Rights) -> Result<(), Refused> {
+    /// See [`RuleRefused`].
+    pub fn add(&mut self, key: Key, holder: P, granted: Rights) -> Result<(), RuleRefused> {
         let place = match self.rules.binary_search_by_key(&key, |rule| rule.key) {
             Ok(place) => {
                 self.rules[place].granted[0] |= granted;
@@ -124,9 +124,9 @@ impl<P> Ruleset<P> {
             Err(place) => place,
         };
         if self.rules.len() >= RULES_MAX {
-            return Err(Refused::TooMany);
+            return Err(RuleRefused::TooMany);
         }
-        self.rules.try_reserve(1).map_err(|_| Refused::OutOfMemory)?;
+        self.rules.try_reserve(1).map_err(|_| RuleRefused::OutOfMemory)?;
         insert_reserved(&mut self.rules, place, Rule { key, holder, granted: [granted] });
         Ok(())
     }
@@ -179,7 +179,7 @@ pub struct Reparenting<From, To, Above> {
     pub moved: Side,
     /// See `moved`.
     pub exchanged: Option<Side>,
-    /// What is done in the directory where it was, and in that where it will be.
+    /// The rights that are used in the directory where it was, and in that where it will be.
     pub wanted: [Rights; 2],
     /// The directory where it was and those above it, up to the root of the mount.
     pub from: From,
@@ -202,26 +202,26 @@ impl<P: Clone> Domain<P> {
     /// A domain with the layers of `older` and one more.
     ///
     /// # Errors
-    /// [`Refused::TooMany`] layers or files; no memory.
-    pub fn new(older: Option<&Self>, newest: &Ruleset<P>) -> Result<Self, Refused> {
+    /// [`RuleRefused::TooMany`] layers or files; no memory.
+    pub fn new(older: Option<&Self>, newest: &Ruleset<P>) -> Result<Self, RuleRefused> {
         let level = older.map_or(0, |older| older.handled.len());
         if level >= LAYERS_MAX {
-            return Err(Refused::TooMany);
+            return Err(RuleRefused::TooMany);
         }
         let inherited: &[Rule<P, LAYERS_MAX>] = older.map_or(&[], |older| &older.rules);
         let (mut handled, mut rules) = (Vec::new(), Vec::new());
-        handled.try_reserve_exact(level + 1).map_err(|_| Refused::OutOfMemory)?;
+        handled.try_reserve_exact(level + 1).map_err(|_| RuleRefused::OutOfMemory)?;
         for &layer in older.map_or(&[][..], |older| &older.handled) {
             push_reserved(&mut handled, layer);
         }
         push_reserved(&mut handled, newest.handled);
         // Both are sorted.
-        rules.try_reserve_exact(inherited.len() + newest.rules.len()).map_err(|_| Refused::OutOfMemory)?;
+        rules
+            .try_reserve_exact(inherited.len() + newest.rules.len())
+            .map_err(|_| RuleRefused::OutOfMemory)?;
         let (mut old, mut new) = (inherited.iter().peekable(), newest.rules.iter().peekable());
-        while let Some(key) = [old.peek().map(|rule| rule.key), new.peek().map(|rule| rule.key)]
-            .into_iter()
-            .flatten()
-            .min()
+        while let Some(key) =
+            [old.peek().map(|rule| rule.key), new.peek().map(|rule| rule.key)].into_iter().flatten().min()
         {
             let (before, added) = (old.next_if(|rule| rule.key == key), new.next_if(|rule| rule.key == key));
             let holder = before.map(|rule| &rule.holder).or(added.map(|rule| &rule.holder));
@@ -231,7 +231,7 @@ impl<P: Clone> Domain<P> {
             push_reserved(&mut rules, Rule { key, holder, granted });
         }
         if rules.len() > RULES_MAX {
-            return Err(Refused::TooMany);
+            return Err(RuleRefused::TooMany);
         }
         Ok(Self { handled, rules })
     }
@@ -340,8 +340,8 @@ impl<P> Domain<P> {
     }
 }
 
-/// Whether each layer that forbids something on a file where it was forbids it also where it will be; for an exchange in
-/// both directions. What is said about directories only does not matter to other files.
+/// Whether each layer that forbids something on a file where it was forbids it also where it will be; for an exchange
+/// in both directions. Rights about directories do not matter to other files.
 fn keeps_restrictions(
     parents: &[Missing; 2],
     moved: (Missing, bool),

@@ -45,7 +45,7 @@ fn a_rule_grants_beneath_its_file() {
     assert!(!domain.permits(WRITE, climb(24)));
     // Rules of several directories add up.
     assert!(domain.permits(READ | WRITE, climb(255)));
-    // What is not handled is granted everywhere, but for one.
+    // Other rights are granted everywhere, but for one.
     assert!(domain.permits(Rights::EXECUTE, climb(3)));
     assert!(!domain.permits(Rights::REFER, climb(2)));
 }
@@ -73,7 +73,7 @@ fn there_are_sixteen_layers() {
         domain = Domain::new(Some(&domain), &layer).unwrap();
     }
     assert!(domain.permits(READ, climb(2)));
-    assert_eq!(Domain::new(Some(&domain), &layer).err(), Some(Refused::TooMany));
+    assert_eq!(Domain::new(Some(&domain), &layer).err(), Some(RuleRefused::TooMany));
 }
 
 #[test]
@@ -82,12 +82,12 @@ fn rules_are_limited() {
     for file in 0..RULES_MAX as u64 {
         first.add(key(file), (), READ).unwrap();
     }
-    assert_eq!(first.add(key(1 << 40), (), READ), Err(Refused::TooMany));
+    assert_eq!(first.add(key(1 << 40), (), READ), Err(RuleRefused::TooMany));
     first.add(key(5), (), READ).unwrap();
     let domain = Domain::new(None, &first).unwrap();
     assert!(Domain::new(Some(&domain), &first).is_ok());
     let other = ruleset(READ, &[(1 << 40, READ)]);
-    assert_eq!(Domain::new(Some(&domain), &other).err(), Some(Refused::TooMany));
+    assert_eq!(Domain::new(Some(&domain), &other).err(), Some(RuleRefused::TooMany));
 }
 
 /// Moves a file (no directory) from one directory to another.

@@ -1,10 +1,10 @@
-//! Filters of packets, `SO_ATTACH_FILTER`: programs of the classic BPF machine, which say how many bytes of a packet a
-//! socket gets.
+//! Filters of packets, `SO_ATTACH_FILTER`: programs of the classic BPF machine, which say how many bytes of a packet
+//! a socket gets.
 //!
-//! The machine is that of [`crate::seccomp`] with other loads: of bytes, half words and words of the packet in network
-//! order, at a constant or behind the index register, and of what is known of the packet beside its bytes. A load behind
-//! the packet's end ends the program with 0. Jumps go forward only, so a run takes at most as many steps as the program
-//! has instructions.
+//! The machine is that of [`crate::seccomp`] with other loads: of bytes, half words and words of the packet in
+//! network order, at a constant or behind the index register, and of what is known of the packet beside its bytes. A
+//! load behind the packet's end ends the program with 0. Jumps go forward only, so a run takes at most as many steps
+//! as the program has instructions.
 
 #[cfg(all(test, not(heddle_loom)))]
 mod tests;
@@ -26,14 +26,14 @@ const FROM_LINK: u32 = 0xffe0_0000;
 
 /// The reason why a program is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProgramError {
+pub enum PacketProgramError {
     /// It is none that Linux takes.
     Invalid,
     /// There is no memory for it.
     OutOfMemory,
 }
 
-impl From<AllocError> for ProgramError {
+impl From<AllocError> for PacketProgramError {
     fn from(_: AllocError) -> Self {
         Self::OutOfMemory
     }
@@ -74,7 +74,7 @@ impl PacketView<'_> {
         self.frame.get(at..)?.first_chunk().copied()
     }
 
-    /// What is known beside the bytes; `None` ends the program.
+    /// A number that is known beside the bytes; `None` ends the program.
     fn aside(&self, offset: u32) -> Option<u32> {
         Some(match offset - ASIDE {
             0 => self.protocol.into(),
@@ -111,7 +111,7 @@ impl PacketView<'_> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Instruction {
+struct PacketInstruction {
     code: u16,
     when_true: u8,
     when_false: u8,
@@ -151,7 +151,7 @@ mod code {
     pub const SHIFT_RIGHT: u16 = 0x70;
 }
 
-impl Instruction {
+impl PacketInstruction {
     /// An instruction that Linux takes.
     fn decode(raw: [u8; INSTRUCTION_BYTES]) -> Option<Self> {
         let [low, high, when_true, when_false, constant @ ..] = raw;
@@ -164,7 +164,7 @@ impl Instruction {
         let Self { code, constant, .. } = self;
         match code {
             code::LD_WORD | code::LD_HALF | code::LD_BYTE => {
-                // What lies beside the packet has names.
+                // Only some places beside the packet have a meaning.
                 constant < ASIDE || constant - ASIDE < 60 && (constant - ASIDE).is_multiple_of(4)
             }
             code::LD_WORD_BEHIND
@@ -182,9 +182,7 @@ impl Instruction {
             | code::FROM_INDEX
             | code::NEGATE
             | code::JUMP => true,
-            code::LD_MEMORY | code::LDX_MEMORY | code::ST | code::STX => {
-                (constant as usize) < MEMORY_WORDS
-            }
+            code::LD_MEMORY | code::LDX_MEMORY | code::ST | code::STX => (constant as usize) < MEMORY_WORDS,
             _ => match (code & code::CLASS, code & !(code::CLASS | code::INDEX)) {
                 (code::ALU, operation) if operation <= 0xa0 => {
                     let has_constant = code & code::INDEX == 0;
@@ -236,26 +234,29 @@ impl Instruction {
 /// A checked program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PacketFilter {
-    instructions: Vec<Instruction>,
+    instructions: Vec<PacketInstruction>,
 }
 
 impl PacketFilter {
     /// Checks the instructions of a program as it lies in memory.
     ///
     /// # Errors
-    /// See [`ProgramError`].
-    pub fn new(bytes: &[u8]) -> Result<Self, ProgramError> {
+    /// See [`PacketProgramError`].
+    pub fn new(bytes: &[u8]) -> Result<Self, PacketProgramError> {
         let (raw, rest) = bytes.as_chunks::<INSTRUCTION_BYTES>();
         if raw.is_empty() || raw.len() > LENGTH_MAX || !rest.is_empty() {
-            return Err(ProgramError::Invalid);
+            return Err(PacketProgramError::Invalid);
         }
         let mut instructions = Vec::new();
-        instructions.try_reserve_exact(raw.len()).map_err(|_| ProgramError::OutOfMemory)?;
+        instructions.try_reserve_exact(raw.len()).map_err(|_| PacketProgramError::OutOfMemory)?;
         for &raw in raw {
-            push_reserved(&mut instructions, Instruction::decode(raw).ok_or(ProgramError::Invalid)?);
+            push_reserved(
+                &mut instructions,
+                PacketInstruction::decode(raw).ok_or(PacketProgramError::Invalid)?,
+            );
         }
         if !instructions.last().is_some_and(|last| last.returns()) {
-            return Err(ProgramError::Invalid);
+            return Err(PacketProgramError::Invalid);
         }
         check_flow(&instructions)?;
         Ok(Self { instructions })
@@ -322,25 +323,25 @@ impl PacketFilter {
 }
 
 /// Checks that jumps stay inside, and that on each path a cell of memory is written before it is read.
-fn check_flow(instructions: &[Instruction]) -> Result<(), ProgramError> {
+fn check_flow(instructions: &[PacketInstruction]) -> Result<(), PacketProgramError> {
     // The cells that are written on all paths to each instruction.
     let mut written = Vec::new();
-    written.try_reserve_exact(instructions.len()).map_err(|_| ProgramError::OutOfMemory)?;
+    written.try_reserve_exact(instructions.len()).map_err(|_| PacketProgramError::OutOfMemory)?;
     for _ in instructions {
         push_reserved(&mut written, u16::MAX);
     }
     let mut now = 0_u16;
     for (at, instruction) in instructions.iter().enumerate() {
         now &= written[at];
-        let mut reaches = |distance: usize| -> Result<(), ProgramError> {
+        let mut reaches = |distance: usize| -> Result<(), PacketProgramError> {
             let target = (at + 1).checked_add(distance).and_then(|target| written.get_mut(target));
-            *target.ok_or(ProgramError::Invalid)? &= now;
+            *target.ok_or(PacketProgramError::Invalid)? &= now;
             Ok(())
         };
         match instruction.code {
             code::ST | code::STX => now |= 1 << instruction.constant,
             code::LD_MEMORY | code::LDX_MEMORY if now & 1 << instruction.constant == 0 => {
-                return Err(ProgramError::Invalid);
+                return Err(PacketProgramError::Invalid);
             }
             code::JUMP => {
                 reaches(instruction.constant as usize)?;

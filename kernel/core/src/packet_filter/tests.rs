@@ -1,6 +1,8 @@
+//! Programs of the machine on packets, and programs that are refused.
+
 use super::*;
 
-fn program(lines: &[(u16, u8, u8, u32)]) -> Result<PacketFilter, ProgramError> {
+fn program(lines: &[(u16, u8, u8, u32)]) -> Result<PacketFilter, PacketProgramError> {
     let mut bytes = Vec::new();
     for &(code, when_true, when_false, constant) in lines {
         bytes.extend_from_slice(&code.to_ne_bytes());
@@ -78,8 +80,8 @@ fn what_is_beside_the_packet_can_be_loaded() {
         let filter = program(&[(0x20, 0, 0, 0xffff_f000 + offset), (0x16, 0, 0, 0)]).unwrap();
         assert_eq!(filter.run(&view(&frame(), 0)), value, "{offset}");
     }
-    assert_eq!(program(&[(0x20, 0, 0, 0xffff_f002), (0x16, 0, 0, 0)]), Err(ProgramError::Invalid));
-    assert_eq!(program(&[(0x20, 0, 0, 0xffff_ff00), (0x16, 0, 0, 0)]), Err(ProgramError::Invalid));
+    assert_eq!(program(&[(0x20, 0, 0, 0xffff_f002), (0x16, 0, 0, 0)]), Err(PacketProgramError::Invalid));
+    assert_eq!(program(&[(0x20, 0, 0, 0xffff_ff00), (0x16, 0, 0, 0)]), Err(PacketProgramError::Invalid));
 }
 
 #[test]
@@ -93,8 +95,8 @@ fn arithmetic_wraps_and_division_by_zero_ends() {
     assert_eq!(calculate(0x94, 4), Ok(3));
     assert_eq!(calculate(0xa4, 1), Ok(6));
     assert_eq!(calculate(0x64, 31), Ok(7 << 31));
-    assert_eq!(calculate(0x34, 0), Err(ProgramError::Invalid));
-    assert_eq!(calculate(0x74, 32), Err(ProgramError::Invalid));
+    assert_eq!(calculate(0x34, 0), Err(PacketProgramError::Invalid));
+    assert_eq!(calculate(0x74, 32), Err(PacketProgramError::Invalid));
     // By the index register, which is 0.
     assert_eq!(calculate(0x3c, 0), Ok(0));
     assert_eq!(calculate(0x84, 0), Ok(7_u32.wrapping_neg()));
@@ -102,8 +104,9 @@ fn arithmetic_wraps_and_division_by_zero_ends() {
 
 #[test]
 fn programs_that_could_go_astray_are_refused() {
-    let refused =
-        |lines: &[(u16, u8, u8, u32)]| assert_eq!(program(lines), Err(ProgramError::Invalid), "{lines:?}");
+    let refused = |lines: &[(u16, u8, u8, u32)]| {
+        assert_eq!(program(lines), Err(PacketProgramError::Invalid), "{lines:?}")
+    };
     refused(&[]);
     refused(&[(0x00, 0, 0, 0)]);
     refused(&[(0x15, 0, 1, 0), (RET, 0, 0, 0)]);

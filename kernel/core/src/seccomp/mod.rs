@@ -1,8 +1,8 @@
 //! Filters of seccomp(2): programs of the classic BPF machine over the number and the arguments of a system call.
 //!
-//! A program is checked when it is installed ([`Program::new`]), so that its run needs no checks: jumps go forward and
-//! stay inside, memory is written before it is read on each path, nothing is divided by a constant 0, and the last
-//! instruction returns. A run therefore ends, after at most as many steps as the program has instructions.
+//! A program is checked when it is installed ([`Program::new`]), so that its run needs no checks: jumps go forward
+//! and stay inside, memory is written before it is read on each path, nothing is divided by a constant 0, and the
+//! last instruction returns. A run therefore ends, after at most as many steps as the program has instructions.
 
 pub mod notify;
 #[cfg(all(test, not(heddle_loom)))]

@@ -1,8 +1,9 @@
-//! The questions that a filter puts to its listener, seccomp_unotify(2): calls that wait for another process's decision.
+//! The questions that a filter puts to its listener, seccomp_unotify(2): calls that wait for another process's
+//! decision.
 //!
-//! Identifiers grow and questions are handed out in their order, so the list is sorted, and all that have not been handed
-//! out are at its end. A reader takes a *request*, of which there is one for each question that was ever put: one whose
-//! question is gone again (a signal ended the call) is taken in vain, as in Linux.
+//! Identifiers grow and questions are handed out in their order, so the list is sorted, and all that have not been
+//! handed out are at its end. A reader takes a *request*, of which there is one for each question that was ever put:
+//! one whose question is gone again (a signal ended the call) is taken in vain, as in Linux.
 
 use alloc::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use crate::fallible::{AllocError, push_back_reserved};
 
 /// The listener's decision about a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reply {
+pub struct ListenerReply {
     /// The call's result if there is no error.
     pub value: i64,
     /// An error, negated as a program gave it; it can be any number.
@@ -27,7 +28,7 @@ pub enum State {
     /// The listener has it.
     Received,
     /// It is decided.
-    Replied(Reply),
+    Replied(ListenerReply),
 }
 
 /// The reason why a question can't be answered.
@@ -57,7 +58,7 @@ impl From<AllocError> for NotPut {
 #[derive(Debug)]
 struct Question<T> {
     id: u64,
-    reply: Option<Reply>,
+    reply: Option<ListenerReply>,
     asker: T,
 }
 
@@ -73,7 +74,7 @@ pub struct Questions<T> {
     /// Those that were handed out and are not decided.
     open: usize,
     /// The reply to all that is not decided, once nobody listens any more.
-    at_end: Option<Reply>,
+    at_end: Option<ListenerReply>,
 }
 
 impl<T> Questions<T> {
@@ -143,7 +144,7 @@ impl<T> Questions<T> {
         })
     }
 
-    /// Who waits for the answer to a question that the listener has.
+    /// The waiter for the answer to a question that the listener has.
     ///
     /// # Errors
     /// See [`NotAsked`].
@@ -162,7 +163,7 @@ impl<T> Questions<T> {
     ///
     /// # Errors
     /// See [`NotAsked`].
-    pub fn reply(&mut self, id: u64, reply: Reply) -> Result<&T, NotAsked> {
+    pub fn reply(&mut self, id: u64, reply: ListenerReply) -> Result<&T, NotAsked> {
         self.asker(id)?;
         let place = self.place(id).ok_or(NotAsked::Unknown)?;
         let question = self.questions.get_mut(place).ok_or(NotAsked::Unknown)?;
@@ -172,7 +173,7 @@ impl<T> Questions<T> {
     }
 
     /// Takes a question away: its call goes on, with this reply or without one.
-    pub fn remove(&mut self, id: u64) -> Option<(Option<Reply>, T)> {
+    pub fn remove(&mut self, id: u64) -> Option<(Option<ListenerReply>, T)> {
         if self.state(id) == Some(State::Received) {
             self.open = self.open.saturating_sub(1);
         }
@@ -193,7 +194,7 @@ impl<T> Questions<T> {
     }
 
     /// Nobody listens any more: what is not decided gets this reply, and nothing more is asked.
-    pub const fn close(&mut self, reply: Reply) {
+    pub const fn close(&mut self, reply: ListenerReply) {
         self.at_end = Some(reply);
         self.open = 0;
     }
@@ -207,9 +208,9 @@ impl<T> Questions<T> {
 
 #[cfg(all(test, not(heddle_loom)))]
 mod tests {
-    use super::{NotAsked, NotPut, Questions, Reply, State};
+    use super::{ListenerReply, NotAsked, NotPut, Questions, State};
 
-    const ENOSYS: Reply = Reply { value: 0, error: -38, is_continued: false };
+    const ENOSYS: ListenerReply = ListenerReply { value: 0, error: -38, is_continued: false };
 
     #[test]
     fn a_question_is_read_once_and_answered_once() {
@@ -261,7 +262,7 @@ mod tests {
     #[test]
     fn the_end_of_the_listener_decides_all() {
         let mut questions = Questions::new(1);
-        let given = Reply { value: 5, ..Reply::default() };
+        let given = ListenerReply { value: 5, ..ListenerReply::default() };
         let (first, second) = (questions.put('a').unwrap(), questions.put('b').unwrap());
         questions.receive(Some(first));
         questions.reply(first, given).unwrap();

@@ -296,8 +296,8 @@ impl<M: Member> GroupState<M> {
         Ok(true)
     }
 
-    /// Sends a signal to one thread, or to the group: then `preferred` takes it if it can. `action` is the group's for
-    /// the signal, `limit` the most realtime signals that may be queued.
+    /// Sends a signal to one thread, or to the group: then `preferred` takes it if it can. `action` is the group's
+    /// for the signal, `limit` the most realtime signals that may be queued.
     pub fn send(
         &mut self,
         target: Option<&Arc<M>>,
@@ -427,8 +427,8 @@ impl<M: Member> GroupState<M> {
         }
     }
 
-    /// Goes on with the delivery of a signal that the thread's tracer has let pass. `None`: it is ignored, or held back
-    /// and pending again.
+    /// Goes on with the delivery of a signal that the thread's tracer has let pass. `None`: it is ignored, or held
+    /// back and pending again.
     #[must_use]
     pub fn deliver_traced(
         &mut self,

@@ -101,8 +101,8 @@ impl<P: Platform> Engine<P> {
         is_delivered
     }
 
-    /// Shows a datagram within the machine to those who look at the loopback, as the packet that it would be; not without
-    /// memory for that.
+    /// Shows a datagram within the machine to those who look at the loopback, as the packet that it would be; not
+    /// without memory for that.
     fn show_udp(&self, datagram: &Datagram, header: &IpHeader, target: Endpoint) {
         let start = ETHERNET_BYTES + header.length();
         let length = HEADER_BYTES + datagram.payload().len();

@@ -5,8 +5,8 @@
 //!                              └─▶ PacketRegistry::offer ◀─────────────────────────┘
 //! ```
 //!
-//! On the loopback sockets see the datagrams of UDP and of raw sockets, and what packet sockets send there; connections
-//! within the machine have no packets.
+//! On the loopback sockets see the datagrams of UDP and of raw sockets, and what packet sockets send there;
+//! connections within the machine have no packets.
 
 mod options;
 pub mod registry;
@@ -36,7 +36,7 @@ use crate::net::namespace::NetNamespace;
 use crate::net::node::SocketNode;
 use crate::net::options::SocketOptions;
 use crate::net::packet::registry::{Checksums, Frame, HEADER, PacketKind};
-use crate::net::packet::ring::{Ring, RingPacket, Version};
+use crate::net::packet::ring::{PacketRing, RingPacket, Version};
 use crate::net::protocol::{Incoming, OptionValue, Outgoing, ProtocolSocket, SocketAddress};
 use crate::process::Thread;
 use crate::random;
@@ -67,7 +67,7 @@ const WANTS_ORIGIN: u32 = 4;
 const PASSES_QUEUES: u32 = 8;
 
 /// A packet that waits.
-struct Received {
+struct ReceivedPacket {
     bytes: Vec<u8>,
     /// How long it was before the filter cut it.
     length: usize,
@@ -75,7 +75,7 @@ struct Received {
     status: u32,
 }
 
-impl Received {
+impl ReceivedPacket {
     const fn cost(&self) -> usize {
         self.bytes.len() + PACKET_COST
     }
@@ -93,8 +93,8 @@ impl Received {
 }
 
 #[derive(Default)]
-struct State {
-    waiting: VecDeque<Received>,
+struct PacketState {
+    waiting: VecDeque<ReceivedPacket>,
     bytes: usize,
     /// Since they were asked for last.
     packets: u32,
@@ -103,11 +103,11 @@ struct State {
     filter: Option<Arc<PacketFilter>>,
     memberships: Vec<options::Membership>,
     /// The ring that packets go to in place of the queue.
-    ring: Option<Ring>,
+    ring: Option<PacketRing>,
     ring_options: RingOptions,
 }
 
-/// What the next ring is to be like.
+/// Settings of the next ring.
 #[derive(Clone, Copy)]
 struct RingOptions {
     version: Version,
@@ -127,16 +127,16 @@ pub struct PacketSocket {
     kind: u32,
     /// The protocol and the number of the interface that it listens to; 0 for none, and for all.
     binding: AtomicU64,
-    state: SpinLock<State>,
+    state: SpinLock<PacketState>,
     queue: WaitQueue,
     options: SocketOptions,
     flags: AtomicU32,
     timeouts_ns: [AtomicU64; 2],
 }
 
-/// What there is to know of an interface.
+/// The facts of an interface.
 #[derive(Clone, Copy)]
-struct Device {
+struct PacketDevice {
     index: u32,
     hardware: u16,
     mac: [u8; MAC_BYTES],
@@ -145,9 +145,9 @@ struct Device {
     is_loopback: bool,
 }
 
-fn device(namespace: &NetNamespace, index: u32) -> Option<Device> {
+fn device(namespace: &NetNamespace, index: u32) -> Option<PacketDevice> {
     with_network(namespace, |network| {
-        network.by_index(index).map(|found| Device {
+        network.by_index(index).map(|found| PacketDevice {
             index,
             hardware: found.kind.number(),
             mac: found.mac,
@@ -181,7 +181,7 @@ impl PacketSocket {
             namespace,
             kind,
             binding: AtomicU64::new(binding(u16::from_be(protocol as u16), 0)),
-            state: SpinLock::new(State::default()),
+            state: SpinLock::new(PacketState::default()),
             queue: WaitQueue::new(),
             options: SocketOptions::new(),
             flags: AtomicU32::new(0),
@@ -251,7 +251,8 @@ impl PacketSocket {
             Checksums::Right => STATUS_USER | STATUS_SUMS_RIGHT,
             Checksums::Missing => STATUS_USER | STATUS_SUMS_MISSING,
         };
-        let address = address(frame.protocol(), frame.interface, frame.hardware, frame.kind as u8, frame.source());
+        let address =
+            address(frame.protocol(), frame.interface, frame.hardware, frame.kind as u8, frame.source());
         let link = HEADER - self.start();
         let packet = RingPacket { bytes: &bytes[..length], length: bytes.len(), link, address, status };
         let limit = self.options.buffer(false) as usize;
@@ -264,7 +265,7 @@ impl PacketSocket {
     }
 }
 
-impl State {
+impl PacketState {
     /// Puts a packet into the ring, or into the queue. `Break`: there is no room.
     fn keep(&mut self, packet: &RingPacket<'_>, limit: usize) -> ControlFlow<()> {
         if let Some(ring) = &mut self.ring {
@@ -275,7 +276,7 @@ impl State {
         }
         let Ok(bytes) = fallible::try_to_vec(packet.bytes) else { return ControlFlow::Break(()) };
         let (length, address, status) = (packet.length, packet.address, packet.status);
-        let received = Received { bytes, length, address, status };
+        let received = ReceivedPacket { bytes, length, address, status };
         self.bytes += received.cost();
         push_back_reserved(&mut self.waiting, received);
         ControlFlow::Continue(())
@@ -283,7 +284,7 @@ impl State {
 
     /// Whether there is something to read.
     fn has_packet(&self) -> bool {
-        self.ring.as_ref().map_or(!self.waiting.is_empty(), Ring::has_unread)
+        self.ring.as_ref().map_or(!self.waiting.is_empty(), PacketRing::has_unread)
     }
 }
 
@@ -292,7 +293,13 @@ const fn binding(protocol: u16, interface: u32) -> u64 {
 }
 
 /// A `struct sockaddr_ll`.
-fn address(protocol: u16, interface: u32, hardware: u16, kind: u8, mac: [u8; MAC_BYTES]) -> [u8; ADDRESS_BYTES] {
+fn address(
+    protocol: u16,
+    interface: u32,
+    hardware: u16,
+    kind: u8,
+    mac: [u8; MAC_BYTES],
+) -> [u8; ADDRESS_BYTES] {
     let mut bytes = [0; ADDRESS_BYTES];
     bytes[..2].copy_from_slice(&(net::AF_PACKET as u16).to_ne_bytes());
     bytes[2..4].copy_from_slice(&protocol.to_be_bytes());
@@ -495,7 +502,7 @@ impl File for PacketSocket {
 
     /// The ring's memory.
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
-        self.state.lock().ring.as_ref().map(Ring::source).ok_or(Errno::EINVAL)
+        self.state.lock().ring.as_ref().map(PacketRing::source).ok_or(Errno::EINVAL)
     }
 
     fn released(&self, _: &OpenFile) {

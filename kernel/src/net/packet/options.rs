@@ -5,12 +5,12 @@ use core::sync::atomic::Ordering;
 use linux_raw_sys::{general as linux, net};
 
 use heddle_inet::settings::Settings;
-use heddle_kernel_core::packet_filter::{PacketFilter, ProgramError};
+use heddle_kernel_core::packet_filter::{PacketFilter, PacketProgramError};
 
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::net::options::OptionFlags;
-use crate::net::packet::ring::{HEADER_BYTES, Ring, Version};
+use crate::net::packet::ring::{HEADER_BYTES, PacketRing, Version};
 use crate::net::packet::{
     IGNORES_OUTGOING, PASSES_QUEUES, PacketSocket, WANTS_AUXILIARY, WANTS_ORIGIN, device,
 };
@@ -41,8 +41,8 @@ const ORDINARY_PRIORITY_MAX: u32 = 6;
 /// The time limit that a negative one stands for: no wait. It is told as 0.
 const ZERO_TIMEOUT_NS: u64 = 1;
 
-/// A `struct packet_mreq`. The device receives everything as it is, so a membership changes nothing; it is kept so that it
-/// can be taken back.
+/// A `struct packet_mreq`. The device receives everything as it is, so a membership changes nothing; it is kept so
+/// that it can be taken back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Membership {
     interface: u32,
@@ -126,7 +126,8 @@ pub(super) fn get(socket: &PacketSocket, level: u32, name: u32) -> Result<Option
     Ok(OptionValue::int(number))
 }
 
-/// The value of an option of which the program says more: for which version it wants the length of a frame's description.
+/// The value of an option of which the program says more: for which version it wants the length of a frame's
+/// description.
 pub(super) fn get_about(
     socket: &PacketSocket,
     level: u32,
@@ -198,7 +199,7 @@ fn set_ring(socket: &PacketSocket, value: &[u8]) -> Result<(), Errno> {
     let words = value.first_chunk::<16>().ok_or(Errno::EINVAL)?.as_chunks::<4>().0;
     let request = core::array::from_fn(|index| words.get(index).map_or(0, |word| u32::from_ne_bytes(*word)));
     let options = socket.state.lock().ring_options;
-    let ring = Ring::new(request, options.version, options.reserve)?;
+    let ring = PacketRing::new(request, options.version, options.reserve)?;
     let mut state = socket.state.lock();
     if ring.is_some() && state.ring.is_some() {
         return Err(Errno::EBUSY);
@@ -255,7 +256,7 @@ fn set_for_socket(socket: &PacketSocket, thread: &Thread, name: u32, value: &[u8
             }
             options.set_priority(number);
         }
-        // Who has such a socket may set marks.
+        // Whoever has such a socket may set marks.
         net::SO_MARK => options.mark().store(number, Ordering::Relaxed),
         net::SO_RCVLOWAT => {
             let bytes = if (number as i32) < 0 { i32::MAX as u32 } else { number.max(1) };
@@ -274,7 +275,7 @@ fn set_for_socket(socket: &PacketSocket, thread: &Thread, name: u32, value: &[u8
         net::SO_DEBUG if number != 0 && !credentials.is_capable(linux::CAP_NET_ADMIN) => {
             return Err(Errno::EACCES);
         }
-        // Who could take the lock off again has it not.
+        // The lock stays for ever.
         net::SO_LOCK_FILTER if number == 0 && options.has(OptionFlags::LOCK_FILTER) => {
             return Err(Errno::EPERM);
         }
@@ -299,8 +300,8 @@ fn timeout_ns(value: &[u8]) -> Result<u64, Errno> {
 /// `SO_ATTACH_FILTER`, with a program as it lies in memory.
 pub(super) fn attach(socket: &PacketSocket, program: &[u8]) -> Result<(), Errno> {
     let filter = PacketFilter::new(program).map_err(|refused| match refused {
-        ProgramError::Invalid => Errno::EINVAL,
-        ProgramError::OutOfMemory => Errno::ENOMEM,
+        PacketProgramError::Invalid => Errno::EINVAL,
+        PacketProgramError::OutOfMemory => Errno::ENOMEM,
     })?;
     replace_filter(socket, Some(fallible::try_arc(filter)?))
 }

@@ -1,8 +1,8 @@
 //! The packet sockets of a network namespace, and the way of frames to them.
 //!
-//! Whoever has a frame asks [`PacketRegistry::is_watched`] first, so a machine without packet sockets pays one load for
-//! each. A frame is offered to all sockets under one lock; so that this has a bound, so have the sockets of a namespace and
-//! the instructions of their filters. A socket is listed until its open file is released.
+//! Whoever has a frame asks [`PacketRegistry::is_watched`] first, so a machine without packet sockets pays one load
+//! for each. A frame is offered to all sockets under one lock; so that this has a bound, so have the sockets of a
+//! namespace and the instructions of their filters. A socket is listed until its open file is released.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -56,7 +56,7 @@ impl PacketKind {
     }
 }
 
-/// Who has looked at a frame's checksums.
+/// The state of a frame's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
     /// Nobody.

@@ -1,5 +1,5 @@
-//! A ring of frames in memory that a program maps, `PACKET_RX_RING` of versions 1 and 2: packets are put there in place of
-//! the socket's queue, and the program says by a word of each frame when it has read it.
+//! A ring of frames in memory that a program maps, `PACKET_RX_RING` of versions 1 and 2: packets are put there in
+//! place of the socket's queue, and the program says by a word of each frame when it has read it.
 //!
 //! The memory comes page by page when it is used first. The kernel reads nothing of it but that word.
 
@@ -57,7 +57,7 @@ pub(super) struct RingPacket<'a> {
 }
 
 /// See the module.
-pub(super) struct Ring {
+pub(super) struct PacketRing {
     memory: Arc<SharedMemory>,
     version: Version,
     block_bytes: usize,
@@ -68,7 +68,7 @@ pub(super) struct Ring {
     next: usize,
 }
 
-impl Ring {
+impl PacketRing {
     /// A ring as a `struct tpacket_req` asks for it; `None` for one without blocks.
     ///
     /// # Errors
@@ -135,8 +135,8 @@ impl Ring {
         self.status(newest).is_ok_and(|status| status != STATUS_KERNEL)
     }
 
-    /// Puts a packet into the next frame. It is lost (`Break`) if the program has not read what was there, or if there is
-    /// no memory.
+    /// Puts a packet into the next frame. It is lost (`Break`) if the program has not read what was there, or if
+    /// there is no memory.
     pub fn put(&mut self, packet: &RingPacket<'_>, is_losing: bool) -> ControlFlow<()> {
         let put = self.try_put(packet, is_losing);
         if put.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -8,7 +8,7 @@ use crate::fs::IoBuffer;
 use crate::memory::fallible;
 use crate::net::interface::ethernet;
 use crate::net::packet::registry::{Checksums, Frame, HEADER, PacketKind};
-use crate::net::packet::{Device, HARDWARE_AT, MAC_BYTES, PacketSocket, decode, device};
+use crate::net::packet::{HARDWARE_AT, MAC_BYTES, PacketDevice, PacketSocket, decode, device};
 use crate::net::protocol::SocketAddress;
 
 /// Bytes of the tag of a virtual network, by which a frame may be longer.
@@ -19,7 +19,7 @@ const TAGGED: [u8; 2] = [0x81, 0x00];
 /// A frame's way, from the address of a message or what the socket is bound to.
 struct Way {
     protocol: u16,
-    device: Device,
+    device: PacketDevice,
     target: [u8; MAC_BYTES],
 }
 
@@ -79,7 +79,7 @@ pub(super) fn send(
     Ok(length)
 }
 
-fn transmit(socket: &PacketSocket, device: &Device, frame: &[u8]) -> Result<(), Errno> {
+fn transmit(socket: &PacketSocket, device: &PacketDevice, frame: &[u8]) -> Result<(), Errno> {
     let registry = socket.namespace.packets();
     let shown = |kind| Frame {
         bytes: frame,
@@ -95,7 +95,7 @@ fn transmit(socket: &PacketSocket, device: &Device, frame: &[u8]) -> Result<(), 
         return Ok(());
     }
     registry.offer(&shown(PacketKind::Outgoing), Some(socket));
-    // What is sent comes back at once, also to the sender.
+    // The frame comes back at once, also to the sender.
     let kind = PacketKind::of(frame, device.mac);
     let back = shown(kind);
     registry.offer(&back, None);

@@ -1,15 +1,16 @@
 //! The listener of a filter, seccomp_unotify(2): an open file from which another process reads which calls wait, and
 //! through which it decides about them.
 //!
-//! The filter and the file share a [`Listener`]; neither keeps the other alive. A thread that asks waits in its own
-//! coroutine ([`Listener::ask`]): a reply wakes it alone, the end of the file all that wait. A descriptor for it is put into
-//! its table by the listener itself while the questions are locked, so the thread cannot have gone on.
+//! The filter and the file share a [`FilterListener`]; neither keeps the other alive. A thread that asks waits in its
+//! own coroutine ([`FilterListener::ask`]): a reply wakes it alone, the end of the file all that wait. A descriptor
+//! for it is put into its table by the listener itself while the questions are locked, so the thread cannot have gone
+//! on.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_kernel_core::seccomp::CallData;
-use heddle_kernel_core::seccomp::notify::{NotAsked, NotPut, Questions, Reply, State};
+use heddle_kernel_core::seccomp::notify::{ListenerReply, NotAsked, NotPut, Questions, State};
 
 use crate::arch::UserContext;
 use crate::call::Caller;
@@ -36,7 +37,7 @@ struct Question {
 }
 
 /// See the module.
-pub struct Listener {
+pub struct FilterListener {
     questions: SpinLock<Questions<Question>>,
     /// Readers, and those who poll the file.
     readers: WaitQueue,
@@ -69,7 +70,7 @@ pub struct NewDescriptor {
     pub is_reply: bool,
 }
 
-impl Listener {
+impl FilterListener {
     /// A listener that nothing has been asked.
     ///
     /// # Errors
@@ -223,7 +224,7 @@ impl Listener {
     ///
     /// # Errors
     /// `ENOENT` (it waits no more), `EINPROGRESS` (nobody has read it, or it is decided).
-    pub fn reply(&self, id: u64, reply: Reply) -> Result<(), Errno> {
+    pub fn reply(&self, id: u64, reply: ListenerReply) -> Result<(), Errno> {
         let mut questions = self.questions.lock();
         questions.reply(id, reply)?.thread.wake();
         Ok(())
@@ -248,7 +249,10 @@ impl Listener {
             Some(number) => (number, table.replace(number, new.open, limit, new.close_on_exec)?),
         };
         if new.is_reply {
-            questions.reply(id, Reply { value: number.into(), ..Reply::default() })?.thread.wake();
+            questions
+                .reply(id, ListenerReply { value: number.into(), ..ListenerReply::default() })?
+                .thread
+                .wake();
         }
         drop(questions);
         if let Some(replaced) = replaced {
@@ -268,7 +272,7 @@ impl Listener {
 }
 
 /// The file of a listener.
-pub struct ListenerFile(pub Arc<Listener>);
+pub struct ListenerFile(pub Arc<FilterListener>);
 
 impl File for ListenerFile {
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
@@ -289,7 +293,7 @@ impl File for ListenerFile {
 
     fn released(&self, _: &OpenFile) {
         let error = -i32::from(Errno::ENOSYS.0);
-        self.0.questions.lock().close(Reply { error, ..Reply::default() });
+        self.0.questions.lock().close(ListenerReply { error, ..ListenerReply::default() });
         self.0.askers.wake(Events::all());
     }
 }

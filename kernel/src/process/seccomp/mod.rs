@@ -13,7 +13,7 @@ use heddle_kernel_core::seccomp::{CallData, FilterAction, Program, stricter};
 use crate::arch::UserContext;
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::process::seccomp::listener::Listener;
+use crate::process::seccomp::listener::FilterListener;
 use crate::process::{Process, Thread};
 use crate::signal::PendingWork;
 
@@ -26,7 +26,7 @@ pub struct Filter {
     program: Program,
     is_logged: bool,
     /// The listener that decides where the program wants to ask.
-    listener: Option<Arc<Listener>>,
+    listener: Option<Arc<FilterListener>>,
     older: Option<Arc<Filter>>,
     /// Instructions of the chain, and filters in it.
     cost: usize,
@@ -78,7 +78,7 @@ impl Filter {
 
     /// The listener of this filter.
     #[must_use]
-    pub const fn listener(&self) -> Option<&Arc<Listener>> {
+    pub const fn listener(&self) -> Option<&Arc<FilterListener>> {
         self.listener.as_ref()
     }
 
@@ -166,14 +166,14 @@ pub struct NewFilter {
     /// Whether its decisions are logged.
     pub is_logged: bool,
     /// The listener that its program may ask.
-    pub listener: Option<Arc<Listener>>,
+    pub listener: Option<Arc<FilterListener>>,
 }
 
 /// Installs a filter for a thread, and with `for_all` for all threads of its process.
 ///
 /// # Errors
-/// `EINVAL` (the thread is in strict mode), `EBUSY` (an older filter has a listener as well), `ENOMEM`; the number of a
-/// thread whose filters are others.
+/// `EINVAL` (the thread is in strict mode), `EBUSY` (an older filter has a listener as well), `ENOMEM`; the number of
+/// a thread whose filters are others.
 pub fn install(thread: &Arc<Thread>, new: NewFilter, for_all: bool) -> Result<Option<i32>, Errno> {
     let process: &Process = &thread.process;
     let state = process.signal_state();

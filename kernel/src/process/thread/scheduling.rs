@@ -154,7 +154,8 @@ impl Thread {
         self.kick();
     }
 
-    /// How urgent the thread is, as Linux counts: 0 for realtime priority 99, 98 for 1, 120 for every ordinary thread.
+    /// How urgent the thread is, as Linux counts: 0 for realtime priority 99, 98 for 1, 120 for every ordinary
+    /// thread.
     #[must_use]
     #[inline]
     pub fn rank(&self) -> u8 {

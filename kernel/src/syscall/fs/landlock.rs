@@ -14,8 +14,8 @@ use crate::syscall::{Call, SyscallResult};
 
 /// `LANDLOCK_CREATE_RULESET_VERSION`.
 const CREATE_VERSION: u32 = 1;
-/// `LANDLOCK_CREATE_RULESET_ERRATA`, and those that are mended: the third, directories that were moved out of what a mount
-/// shows.
+/// `LANDLOCK_CREATE_RULESET_ERRATA`, and those that are mended: the third, directories that were moved out of what a
+/// mount shows.
 const CREATE_ERRATA: u32 = 2;
 const ERRATA: usize = 1 << 2;
 /// `LANDLOCK_RULE_PATH_BENEATH`.

@@ -278,7 +278,8 @@ enum Acceptor {
 }
 
 impl Acceptor {
-    /// Takes the connection that came first, and says where it is from. Makes at most one allocation, for the address.
+    /// Takes the connection that came first, and says where it is from. Makes at most one allocation, for the
+    /// address.
     fn accept(&self) -> TryResult<(Arc<dyn File>, PeerName)> {
         Ok(match self {
             Self::Unix(socket) => {

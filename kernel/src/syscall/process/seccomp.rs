@@ -4,7 +4,7 @@ use heddle_kernel_core::seccomp::{FilterAction, INSTRUCTION_BYTES, LENGTH_MAX, P
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryError, TryResult};
-use crate::process::seccomp::listener::{Listener, SIZES};
+use crate::process::seccomp::listener::{FilterListener, SIZES};
 use crate::process::seccomp::{self, NewFilter};
 use crate::syscall::{Call, SyscallResult, get, get_bytes, put};
 
@@ -78,7 +78,7 @@ fn set_filter(call: &Call<'_>, flags: usize, address: usize) -> SyscallResult {
     }
     let program = get_program(call, address)?;
     let (listener, descriptor) = if has(FLAG_NEW_LISTENER) {
-        let listener = Listener::new(has(FLAG_WAIT_KILLABLE_RECV))?;
+        let listener = FilterListener::new(has(FLAG_WAIT_KILLABLE_RECV))?;
         let limit = call.thread.process.descriptor_limit();
         let descriptor = call.thread.descriptors().add(listener.open()?, 0, limit, true)?;
         (Some(listener), Some(descriptor))

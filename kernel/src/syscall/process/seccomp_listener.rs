@@ -3,12 +3,12 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
-use heddle_kernel_core::seccomp::notify::Reply;
+use heddle_kernel_core::seccomp::notify::ListenerReply;
 
 use crate::call::Caller;
 use crate::call::caller::carry_out;
 use crate::error::{Errno, TryResult};
-use crate::process::seccomp::listener::{Listener, NOTIFICATION_BYTES, NewDescriptor};
+use crate::process::seccomp::listener::{FilterListener, NOTIFICATION_BYTES, NewDescriptor};
 use crate::syscall::{Call, SyscallResult, get};
 use crate::wait::operation::{Operation, WaitOptions};
 use crate::wait::queue::Watch;
@@ -34,7 +34,7 @@ const ADD_BYTES: usize = 24;
 const ADD_BYTES_MAX: usize = 4096;
 
 /// ioctl(2) on a listener.
-pub fn ioctl(call: &Call<'_>, listener: &Arc<Listener>, request: u32, address: usize) -> SyscallResult {
+pub fn ioctl(call: &Call<'_>, listener: &Arc<FilterListener>, request: u32, address: usize) -> SyscallResult {
     match request {
         RECEIVE => receive(call, listener, address),
         SEND => {
@@ -54,7 +54,7 @@ pub fn ioctl(call: &Call<'_>, listener: &Arc<Listener>, request: u32, address: u
 
 struct Receive {
     caller: Caller,
-    listener: Arc<Listener>,
+    listener: Arc<FilterListener>,
     address: usize,
 }
 
@@ -74,7 +74,7 @@ impl Operation for Receive {
 }
 
 /// Waits for a call, whatever the file's flags say, as in Linux.
-fn receive(call: &Call<'_>, listener: &Arc<Listener>, address: usize) -> SyscallResult {
+fn receive(call: &Call<'_>, listener: &Arc<FilterListener>, address: usize) -> SyscallResult {
     let given: [u8; NOTIFICATION_BYTES] = get(call, address)?;
     if given.iter().any(|&byte| byte != 0) {
         return Err(Errno::EINVAL.into());
@@ -84,9 +84,10 @@ fn receive(call: &Call<'_>, listener: &Arc<Listener>, address: usize) -> Syscall
 }
 
 /// A `struct seccomp_notif_resp`.
-fn send(listener: &Listener, bytes: [u8; 24]) -> SyscallResult {
+fn send(listener: &FilterListener, bytes: [u8; 24]) -> SyscallResult {
     let ([id, value], [error, flags]) = (words(&bytes, 0), halves(&bytes, 16));
-    let reply = Reply { value: value as i64, error: error as i32, is_continued: flags & FLAG_CONTINUE != 0 };
+    let reply =
+        ListenerReply { value: value as i64, error: error as i32, is_continued: flags & FLAG_CONTINUE != 0 };
     if flags & !FLAG_CONTINUE != 0 || reply.is_continued && (reply.error != 0 || reply.value != 0) {
         return Err(Errno::EINVAL.into());
     }
@@ -95,7 +96,7 @@ fn send(listener: &Listener, bytes: [u8; 24]) -> SyscallResult {
 }
 
 /// A `struct seccomp_notif_addfd` of this size, of which only zeros may follow what is known.
-fn add_descriptor(call: &Call<'_>, listener: &Listener, size: usize, address: usize) -> SyscallResult {
+fn add_descriptor(call: &Call<'_>, listener: &FilterListener, size: usize, address: usize) -> SyscallResult {
     if !(ADD_BYTES..ADD_BYTES_MAX).contains(&size) {
         return Err(Errno::EINVAL.into());
     }

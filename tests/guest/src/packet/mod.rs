@@ -280,7 +280,7 @@ fn send_in_trust() -> Outcome {
     expect_eq!(send(&raw, &frame, None, 0), Ok(frame.len()));
     let count = receiver.recv(&mut received).or_fail()?;
     expect_eq!(&received[..count], b"raw");
-    // What is for another machine is seen and goes nowhere.
+    // A frame for another machine is seen and goes nowhere.
     frame[5] = 1;
     expect_eq!(send(&raw, &frame, None, 0), Ok(frame.len()));
     receive_ending(&other, b"raw")?;
@@ -398,7 +398,7 @@ fn a_filter_chooses_packets() -> Outcome {
         expect_eq!((packet.bytes.len(), packet.flags & libc::MSG_TRUNC), (20, 0));
         expect_eq!(receive(socket, 64, libc::MSG_DONTWAIT).err(), Some(Errno::EAGAIN));
     }
-    // What is known of a packet beside its bytes: here its kind.
+    // A filter can ask for a packet's kind, too.
     let every = listener(libc::SOCK_RAW, ALL)?;
     let kind = 0xffff_f000 + 4;
     attach(&every, &[(0x28, 0, 0, kind), (0x15, 0, 1, 4), (RETURN, 0, 0, 0xffff), (RETURN, 0, 0, 0)])
@@ -498,7 +498,7 @@ fn a_namespace_has_its_own() -> Outcome {
         if unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET).is_err() {
             return 1;
         }
-        // Who owns the network may look at it. Its loopback is down.
+        // The owner of a network may look at it. Its loopback is down.
         let Ok(made) = socket(libc::SOCK_RAW, ALL) else { return 2 };
         if bind(&made, ALL, loopback()).is_err() {
             return 3;
