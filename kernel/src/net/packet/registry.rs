@@ -105,6 +105,12 @@ pub struct PacketRegistry {
     instructions: AtomicUsize,
 }
 
+impl Default for PacketRegistry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl PacketRegistry {
     /// No sockets.
     #[must_use]
