@@ -12,6 +12,7 @@
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
 //! - [`group`]: the executor threads of one user: their order, and their part in the processor.
 //! - [`keys`]: keys and keyrings.
+//! - [`landlock`]: what a program has forbidden itself in the tree.
 //! - [`lease`]: leases of a file (`F_SETLEASE`).
 //! - [`lock_order`]: watches the order in which locks are taken, for the checking build.
 //! - [`mapping`]: the mappings of an address space.
@@ -22,6 +23,7 @@
 //! - [`oom`]: who ends when memory runs out.
 //! - [`overcommit`]: whether more memory may be promised than there is.
 //! - [`overlay`]: the options of an overlay of directories.
+//! - [`packet_filter`]: filters of packets.
 //! - [`paravirt`]: pages and words that a guest of KVM shares with it.
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`posix_acl`]: access control lists of files.
@@ -37,8 +39,8 @@
 //! - [`user_tasks`]: how many threads each user has.
 //! - [`xarray`]: sparse arrays that grow and shrink with what they hold.
 //!
-//! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering
-//! of `weaken.txt` that is weakened.
+//! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each
+//! ordering of `weaken.txt` that is weakened.
 #![cfg_attr(not(any(test, heddle_loom)), no_std)]
 #![cfg_attr(any(test, heddle_loom), allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 
@@ -57,6 +59,7 @@ pub mod frame;
 pub mod group;
 pub mod id_map;
 pub mod keys;
+pub mod landlock;
 pub mod lease;
 pub mod lock_order;
 pub mod mapping;
@@ -67,6 +70,7 @@ pub mod ninep;
 pub mod oom;
 pub mod overcommit;
 pub mod overlay;
+pub mod packet_filter;
 pub mod paravirt;
 pub mod pipe;
 pub mod posix_acl;

@@ -1,5 +1,5 @@
-//! The engine: what belongs to no socket alone. Packets come in and go out here, and the demultiplexer finds whom they
-//! are for.
+//! The engine: what belongs to no socket alone. Packets come in and go out here, and the demultiplexer finds whom
+//! they are for.
 //!
 //! ```text
 //!   Link ─▶ receive ─▶ interface: Ethernet, ARP ─▶ receive_packet: IP, fragments ─▶ receive_tcp ─▶ a connection
@@ -8,8 +8,8 @@
 //!   Link ◀─ interface: neighbours, Ethernet ◀─ send_packet: checksum, fragments ◀─ sockets
 //! ```
 //!
-//! Locks are taken in this order: a socket's state, `connections`, ports, and last the neighbours and the link. None is
-//! held while a packet is received.
+//! Locks are taken in this order: a socket's state, `connections`, ports, and last the neighbours and the link. None
+//! is held while a packet is received.
 
 use crate::lock::SpinMutex;
 use alloc::collections::VecDeque;
@@ -27,7 +27,7 @@ use crate::fragment::Reassembly;
 use crate::interface::{ETHERNET_INDEX, Interface, InterfaceAddress, LOOPBACK_INDEX, Received};
 use crate::ip::{ETHERNET_BYTES, FRAGMENT_BYTES, FragmentPlace, IpHeader, V6_BYTES, fold, protocol, sum};
 use crate::link::{ChecksumOffload, Link, TransmitOffload};
-use crate::local::LoopbackAddresses;
+use crate::local::{LoopbackAddresses, put_ethernet};
 use crate::platform::{OutOfMemory, Platform, try_arc};
 use crate::ports::PortTable;
 use crate::raw::RawSocket;
@@ -186,8 +186,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The connection of `owner`, or a half-open one of nobody, gives its place up. It held its port as `holds` says;
-    /// if it `waits`, the port stays taken, and `numbers` answer what may still come. Within the machine, a client that
-    /// connects again may have met the accepted end of its former connection: the place is the later one's then.
+    /// if it `waits`, the port stays taken, and `numbers` answer what may still come. Within the machine, a client
+    /// that connects again may have met the accepted end of its former connection: the place is the later one's then.
     pub(crate) fn leave(
         &self,
         owner: *const TcpSocket<P>,
@@ -261,8 +261,8 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Gives memory back that is only kept to be quicker, or to remember what has ended: within the machine nothing of
-    /// an ended connection can still be under way.
+    /// Gives memory back that is only kept to be quicker, or to remember what has ended: within the machine nothing
+    /// of an ended connection can still be under way.
     pub fn reclaim(&self) {
         let mut connections = self.connections.lock();
         let mut ports = self.tcp_ports.lock();
@@ -319,7 +319,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A packet has come by an interface.
-    fn receive_packet(&self, packet: &[u8], checked: bool, interface: u32) {
+    pub(crate) fn receive_packet(&self, packet: &[u8], checked: bool, interface: u32) {
         let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
         let counters = self.counters.ip(is_v6);
         counters.received.count();
@@ -424,8 +424,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sends a packet. Its payload lies in `frame` behind room for the headers of Ethernet and IP, which are written
-    /// here, unless the frame has a complete header already (`IP_HDRINCL`: the header's first byte is not 0). `sum_at`
-    /// is where in the payload a checksum with a pseudo header belongs.
+    /// here, unless the frame has a complete header already (`IP_HDRINCL`: the header's first byte is not 0).
+    /// `sum_at` is where in the payload a checksum with a pseudo header belongs.
     ///
     /// # Errors
     /// [`InetError::NetworkUnreachable`], [`InetError::NoBuffers`], [`InetError::NoMemory`].
@@ -451,6 +451,10 @@ impl<P: Platform> Engine<P> {
         }
         if is_local {
             self.counters.local_packet::<P>(frame.len() - ETHERNET_BYTES);
+            if P::watches_loopback(&self.alarm) {
+                put_ethernet(frame, !is_v6);
+                P::show_on_loopback(&self.alarm, frame);
+            }
             self.receive_packet(&frame[ETHERNET_BYTES..], true, LOOPBACK_INDEX);
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! The addresses that are this machine's.
+//! The addresses that are this machine's, and what is sent on the loopback as it is.
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,14 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::address::loopback_like;
 use crate::engine::Engine;
 use crate::error::{InetError, InetResult};
+use crate::interface::LOOPBACK_INDEX;
+use crate::ip::{ETHERNET_BYTES, IpHeader};
 use crate::platform::Platform;
+use crate::settings::Settings;
+
+/// The types of Ethernet frames with a packet of IP.
+const V4_TYPE: u16 = 0x0800;
+const V6_TYPE: u16 = 0x86dd;
 
 /// The families whose addresses the loopback has and uses.
 pub(crate) struct LoopbackAddresses {
@@ -80,4 +87,38 @@ impl<P: Platform> Engine<P> {
         };
         Ok(bound.unwrap_or(found))
     }
+
+    /// Somebody has sent the packet of a frame with this type on the loopback. Call it with no lock held. A packet
+    /// for no address of this machine is lost.
+    pub fn receive_on_loopback(&self, packet: &[u8], kind: u16) {
+        let is_known =
+            matches!((kind, packet.first().map(|first| first >> 4)), (V4_TYPE, Some(4)) | (V6_TYPE, Some(6)));
+        let is_ours = IpHeader::parse(packet).is_some_and(|parsed| self.takes_on_loopback(&parsed.header));
+        self.counters.local_packet::<P>(packet.len());
+        if is_known && is_ours {
+            self.receive_packet(packet, false, LOOPBACK_INDEX);
+        }
+    }
+
+    /// Whether a packet that somebody sends on the loopback is taken, by its addresses; as in Linux those of the
+    /// machine are suspect there.
+    fn takes_on_loopback(&self, header: &IpHeader) -> bool {
+        let (source, target) = (header.source, header.destination);
+        let is_wanted = self.is_local(target) || target.is_multicast();
+        if !source.is_ipv4() {
+            return is_wanted;
+        }
+        let may = |setting| Settings::get(setting) != 0;
+        let is_loopback = source.is_loopback() || target.is_loopback();
+        is_wanted
+            && (may(&self.settings.accepts_local) || !self.is_local(source))
+            && (may(&self.settings.routes_loopback) || !is_loopback)
+    }
+}
+
+/// Writes the Ethernet header of a frame on the loopback, where nobody has a hardware address.
+pub(crate) fn put_ethernet(frame: &mut [u8], is_v4: bool) {
+    frame[..ETHERNET_BYTES].fill(0);
+    let kind = if is_v4 { V4_TYPE } else { V6_TYPE };
+    frame[ETHERNET_BYTES - 2..ETHERNET_BYTES].copy_from_slice(&kind.to_be_bytes());
 }

@@ -67,6 +67,17 @@ pub trait Platform: Sized + Send + Sync + 'static {
     /// Has `Engine::tick` called at this moment, or earlier if an earlier one was asked for.
     fn tick_at(alarm: &Self::Alarm, moment_ns: u64);
 
+    /// Whether somebody wants to see the packets on the loopback.
+    fn watches_loopback(alarm: &Self::Alarm) -> bool {
+        let _ = alarm;
+        false
+    }
+
+    /// Shows them a packet with an Ethernet header. It is called with no lock of a socket held.
+    fn show_on_loopback(alarm: &Self::Alarm, frame: &[u8]) {
+        let _ = (alarm, frame);
+    }
+
     /// Starts what calls the `work` of a connection over a link when its [`Waiters::work`] asks for it, and when the
     /// moment comes that the last call of `work` named.
     ///

@@ -40,6 +40,11 @@ settings! {
     ping_group_first = 0;
     /// See `ping_group_first`.
     ping_group_last = i32::MAX as u32;
+    /// `net.ipv4.conf.lo.accept_local`: whether packets that somebody sends on the loopback may come from the
+    /// machine's own addresses.
+    accepts_local = 0;
+    /// `net.ipv4.conf.lo.route_localnet`: whether they may have addresses of the loopback.
+    routes_loopback = 0;
     /// `net.core.somaxconn`: the most connections that may wait to be accepted.
     backlog_max = 4096;
     /// `net.core.rmem_max` and `net.core.wmem_max`: the most that `SO_RCVBUF` and `SO_SNDBUF` take.

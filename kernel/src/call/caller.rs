@@ -2,8 +2,8 @@
 //! ([`AsyncRequest`]).
 //!
 //! Both are seen through one type, so each call has one implementation. It behaves like the thread that made the call
-//! (its identity, its directories), but what a call waits in, what ends its wait, and the space and the descriptors it
-//! works on are the request's own where there is one: the thread may do something else meanwhile, or end.
+//! (its identity, its directories), but what a call waits in, what ends its wait, and the space and the descriptors
+//! it works on are the request's own where there is one: the thread may do something else meanwhile, or end.
 
 use alloc::sync::Arc;
 use core::future::Future;
@@ -103,8 +103,8 @@ impl Caller {
         }
     }
 
-    /// Whether a wait of this kind has to end: a signal is to be delivered, or the thread is to die; or the request has
-    /// been cancelled.
+    /// Whether a wait of this kind has to end: a signal is to be delivered, or the thread is to die; or the request
+    /// has been cancelled.
     #[must_use]
     pub fn is_interrupted(&self, kind: WaitKind) -> bool {
         match self {
@@ -144,7 +144,11 @@ impl Caller {
         kind: WaitKind,
         check: impl FnMut(&Watch) -> Result<Option<T>, Errno>,
     ) -> Result<T, Errno> {
-        engine::answer(self, kind, check).await
+        let Self::Thread(thread) = self else { return engine::answer(self, kind, check).await };
+        thread.set_waits_killably(kind == WaitKind::Killable);
+        let result = engine::answer(self, kind, check).await;
+        thread.set_waits_killably(false);
+        result
     }
 
     /// A step of work whose amount the program chooses: see [`pace`].

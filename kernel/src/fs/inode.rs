@@ -35,6 +35,27 @@ pub enum FileType {
     Socket,
 }
 
+impl Contents<'_> {
+    /// Whether it is what stands for a removed name in an overlay; anybody may make one.
+    #[must_use]
+    pub const fn is_whiteout(&self) -> bool {
+        matches!(self, Self::Device(FileType::Character, 0))
+    }
+
+    /// The kind of such a file.
+    #[must_use]
+    pub const fn kind(&self) -> FileType {
+        match self {
+            Self::Regular => FileType::Regular,
+            Self::Directory => FileType::Directory,
+            Self::Symlink(_) => FileType::Symlink,
+            Self::Device(kind, _) => *kind,
+            Self::Fifo => FileType::Fifo,
+            Self::Socket => FileType::Socket,
+        }
+    }
+}
+
 impl FileType {
     /// The type bits of a mode.
     #[must_use]

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::error::Errno;
 use crate::fs::dentry::copy_name;
 use crate::fs::inode::{FileType, LinkTarget, NAME_LIMIT};
-use crate::fs::{Dentry, Path, access};
+use crate::fs::{Dentry, Mount, Path, access};
 use crate::process::{Credentials, Thread};
 
 use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
@@ -169,6 +169,7 @@ impl Walker<'_> {
         let mut rest = Rest::new(path)?;
         let mut place = self.beginning(path, &root, how)?;
         let mut links = 0;
+        let mut connected = None;
         loop {
             let Some((range, is_last)) = rest.next() else {
                 // Nothing but slashes.
@@ -188,7 +189,7 @@ impl Walker<'_> {
             let trailing_slash = is_last && rest.ends_with_slash();
             let next = match name {
                 b"." => Some(place.clone()),
-                b".." => Some(self.up(&place, &root, how)?),
+                b".." => Some(self.up(&place, &root, how, &mut connected)?),
                 name if name.len() > NAME_LIMIT => return Err(Errno::ENAMETOOLONG),
                 name => look_up(&place, name)?,
             };
@@ -221,7 +222,7 @@ impl Walker<'_> {
                 LinkTarget::Text(target) => {
                     rest.insert(&target)?;
                     if target.first() == Some(&b'/') {
-                        place = self.beginning(b"/", &root, how)?;
+                        (place, connected) = (self.beginning(b"/", &root, how)?, None);
                     }
                 }
                 LinkTarget::Path(_) if how.contains(LookupFlags::NO_MAGIC_LINKS) => return Err(Errno::ELOOP),
@@ -232,7 +233,7 @@ impl Walker<'_> {
                     let last = last(name)?;
                     return Ok(LookupResult { directory: place, last, place: Some(target), trailing_slash });
                 }
-                LinkTarget::Path(target) => place = target,
+                LinkTarget::Path(target) => (place, connected) = (target, None),
             }
         }
     }
@@ -258,11 +259,28 @@ impl Walker<'_> {
         Ok(root.clone())
     }
 
-    fn up(&self, place: &Path, root: &Path, how: LookupFlags) -> Result<Path, Errno> {
+    /// The directory above. A directory that was moved out of the part of its file system that the mount shows has
+    /// none: what is not shown is not reached from there. `connected` is a mount within which the walk is known to
+    /// be, which no way up and down within it changes.
+    fn up(
+        &self,
+        place: &Path,
+        root: &Path,
+        how: LookupFlags,
+        connected: &mut Option<Arc<Mount>>,
+    ) -> Result<Path, Errno> {
         if how.contains(LookupFlags::BENEATH) && place.is(&self.start) {
             return Err(Errno::EXDEV);
         }
-        Ok(place.parent(root))
+        let parent = place.parent(root);
+        let is_known = connected.as_ref().is_some_and(|known| Arc::ptr_eq(known, &parent.mount));
+        if !is_known && !parent.is(place) && parent.mount.root.parent().is_some() {
+            if !parent.entry.is_in(&parent.mount.root) {
+                return Err(Errno::ENOENT);
+            }
+            *connected = Some(parent.mount.clone());
+        }
+        Ok(parent)
     }
 }
 

@@ -24,6 +24,7 @@ pub mod epoll;
 pub mod eventfd;
 pub mod inode;
 pub mod inotify;
+pub mod landlock;
 pub mod lease;
 pub mod lock;
 pub mod lookup;
@@ -133,8 +134,8 @@ pub trait File: Any + Send + Sync {
         Ok(Events::IN | Events::OUT | Events::RDNORM | Events::WRNORM)
     }
 
-    /// Pages of memory that the file has and that go with it, in case that no name leads to it: what is in a pipe, in a
-    /// socket, in a file without a name. One side of a pipe has what is in it.
+    /// Pages of memory that the file has and that go with it, in case that no name leads to it: what is in a pipe, in
+    /// a socket, in a file without a name. One side of a pipe has what is in it.
     fn held_pages(&self) -> usize {
         0
     }
@@ -156,8 +157,8 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ENOTTY.into())
     }
 
-    /// Whether the object has positions (`lseek`, `pread`); pipes and sockets have none. A read of one that has goes on
-    /// until the buffer is full or the end is reached, and a large one may be done in steps.
+    /// Whether the object has positions (`lseek`, `pread`); pipes and sockets have none. A read of one that has goes
+    /// on until the buffer is full or the end is reached, and a large one may be done in steps.
     fn is_seekable(&self) -> bool {
         false
     }
@@ -197,7 +198,8 @@ pub trait File: Any + Send + Sync {
         Err(Errno::EPERM)
     }
 
-    /// The name that `/proc/PID/fd` shows for an object that was opened without a place, say `anon_inode:[eventpoll]`.
+    /// The name that `/proc/PID/fd` shows for an object that was opened without a place, say
+    /// `anon_inode:[eventpoll]`.
     fn name(&self) -> &'static str {
         "anon_inode:[file]"
     }

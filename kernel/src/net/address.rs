@@ -12,7 +12,7 @@ use crate::fs::dentry::copy_name;
 use crate::fs::inode::{Contents, Creation};
 use crate::fs::lookup::LookupFlags;
 use crate::fs::view::View;
-use crate::fs::{File, FileType, access, downcast_arc, notify};
+use crate::fs::{File, FileType, access, downcast_arc, landlock, notify};
 use crate::memory::fallible;
 use crate::net::namespace::NetNamespace;
 use crate::net::{Socket, Style};
@@ -106,6 +106,7 @@ pub(super) fn register(
             let view = View::of(thread, linux::AT_FDCWD, path)?;
             let found = view.walk(thread, path, LookupFlags::empty())?;
             let name = found.vacant().map_err(|_| Errno::EADDRINUSE)?;
+            landlock::check_make(&view.credentials, &found.directory, &Contents::Socket)?;
             access::check_create(&found.directory, &view.credentials)?;
             let permissions = 0o777 & !thread.directories().umask();
             let creation =

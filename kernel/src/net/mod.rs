@@ -1,5 +1,5 @@
-//! Sockets: UNIX domain sockets, unix(7), here; those of families that have packets behind [`protocol`], the internet's
-//! in [`inet`].
+//! Sockets: UNIX domain sockets, unix(7), here; those of families that have packets behind [`protocol`], the
+//! internet's in [`inet`].
 //!
 //! A UNIX socket owns an [`Inbox`], where everything sent to it waits, and knows the inbox of its peer. Neither inbox
 //! knows the sockets, so nothing keeps itself alive. Whoever waits to read watches the own inbox, whoever waits to
@@ -16,6 +16,7 @@ pub mod namespace;
 pub mod netlink;
 mod node;
 mod options;
+pub mod packet;
 pub mod protocol;
 mod receive;
 mod send;
@@ -392,8 +393,8 @@ impl Socket {
             .is_none_or(|listening| listening.waiting.len() <= listening.limit)
     }
 
-    /// shutdown(2), which any socket can be, connected or not. That of a datagram socket is its own matter: the peer is
-    /// not told, but finds that nobody reads.
+    /// shutdown(2), which any socket can be, connected or not. That of a datagram socket is its own matter: the peer
+    /// is not told, but finds that nobody reads.
     pub fn shut_down(&self, reading: bool, writing: bool) {
         let ended = if reading { READING } else { 0 } | if writing { WRITING } else { 0 };
         self.ended.fetch_or(ended, Ordering::Relaxed);

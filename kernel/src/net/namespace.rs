@@ -1,8 +1,8 @@
 //! Network namespaces, network_namespaces(7): interfaces, ports, settings, and abstract names of UNIX sockets.
 //!
 //! Each has a TCP/IP engine of its own. The machine's network device is in the first one; all others have a loopback,
-//! which is down until somebody sets it up. A socket belongs to the namespace of the thread that made it, for ever, and
-//! keeps it alive.
+//! which is down until somebody sets it up. A socket belongs to the namespace of the thread that made it, for ever,
+//! and keeps it alive.
 
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
@@ -16,6 +16,7 @@ use crate::fs::mount::next_namespace_number;
 use crate::memory::fallible;
 use crate::net::Socket;
 use crate::net::inet::platform::{self, Kernel};
+use crate::net::packet::registry::PacketRegistry;
 use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
 use crate::process::namespaces::{Namespaces, UpperNamespace};
 use crate::process::user_namespace::Users;
@@ -30,6 +31,8 @@ pub struct NetNamespace {
     /// From its first use on.
     engine: spin::Once<Arc<Engine<Kernel>>>,
     loopback: SpinLock<Loopback>,
+    /// The engine knows them too.
+    packets: Arc<PacketRegistry>,
     /// Abstract names of UNIX sockets.
     pub(super) names: SpinLock<Names<Weak<Socket>>>,
 }
@@ -44,6 +47,7 @@ impl NetNamespace {
             counted,
             has_device,
             engine: spin::Once::new(),
+            packets: fallible::try_arc(PacketRegistry::new())?,
             loopback: SpinLock::new(if has_device { Loopback::UP } else { Loopback::DOWN }),
             names: SpinLock::new(Names::new()),
         })
@@ -80,6 +84,12 @@ impl NetNamespace {
         self.number
     }
 
+    /// Its packet sockets.
+    #[must_use]
+    pub const fn packets(&self) -> &Arc<PacketRegistry> {
+        &self.packets
+    }
+
     /// Whether the machine's network device is in it.
     #[must_use]
     pub const fn has_device(&self) -> bool {
@@ -100,7 +110,7 @@ impl NetNamespace {
         match self.engine.get() {
             Some(engine) => Ok(engine),
             None => self.engine.try_call_once(|| {
-                let engine = platform::start()?;
+                let engine = platform::start(self.packets.clone())?;
                 tell(&engine, *self.loopback.lock());
                 Ok(engine)
             }),

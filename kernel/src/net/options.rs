@@ -1,6 +1,7 @@
 //! The options of a socket that are kept, socket(7).
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use linux_raw_sys::net;
 
 use bitflags::bitflags;
 
@@ -37,6 +38,28 @@ bitflags! {
         const SELECT_ERROR_QUEUE = 1 << 11;
         /// `SO_NO_CHECK`.
         const NO_CHECK = 1 << 12;
+    }
+}
+
+impl OptionFlags {
+    /// The option of this number, if it is one that is on or off and has no other effect here.
+    #[must_use]
+    pub const fn of(option: u32) -> Option<Self> {
+        Some(match option {
+            net::SO_REUSEADDR => Self::REUSE_ADDRESS,
+            net::SO_REUSEPORT => Self::REUSE_PORT,
+            net::SO_KEEPALIVE => Self::KEEP_ALIVE,
+            net::SO_BROADCAST => Self::BROADCAST,
+            net::SO_OOBINLINE => Self::OUT_OF_BAND_INLINE,
+            net::SO_DONTROUTE => Self::DO_NOT_ROUTE,
+            net::SO_DEBUG => Self::DEBUG,
+            net::SO_PASSSEC => Self::PASS_LABEL,
+            net::SO_NOFCS => Self::NO_FRAME_CHECK,
+            net::SO_LOCK_FILTER => Self::LOCK_FILTER,
+            net::SO_SELECT_ERR_QUEUE => Self::SELECT_ERROR_QUEUE,
+            net::SO_NO_CHECK => Self::NO_CHECK,
+            _ => return None,
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::{File, IoBuffer, downcast_arc};
 use crate::net::inet::InetSocket;
 use crate::net::netlink::NetlinkSocket;
+use crate::net::packet::PacketSocket;
 use crate::process::Thread;
 
 /// The longest address of these families.
@@ -190,11 +191,29 @@ pub trait ProtocolSocket: File {
     /// `ENOPROTOOPT`, …
     fn option(&self, level: u32, name: u32) -> Result<OptionValue, Errno>;
 
+    /// As [`ProtocolSocket::option`], where a program has said more in the place of the value.
+    ///
+    /// # Errors
+    /// As there; `EINVAL`.
+    fn option_about(&self, level: u32, name: u32, given: u32) -> Result<OptionValue, Errno> {
+        let _ = given;
+        self.option(level, name)
+    }
+
     /// setsockopt(2).
     ///
     /// # Errors
     /// `ENOPROTOOPT`, `EINVAL`, `EPERM`, …
     fn set_option(&self, thread: &Arc<Thread>, level: u32, name: u32, value: &[u8]) -> Result<(), Errno>;
+
+    /// `SO_ATTACH_FILTER`, with the instructions as they lie in memory.
+    ///
+    /// # Errors
+    /// `EINVAL`, `EPERM` (it is locked), `ENOMEM`; `ENOPROTOOPT`: the family has no filters.
+    fn set_filter(&self, program: &[u8]) -> Result<(), Errno> {
+        let _ = program;
+        Err(Errno::ENOPROTOOPT)
+    }
 }
 
 /// The socket that a file is, if it is of a family that has packets.
@@ -205,5 +224,9 @@ pub fn protocol_socket(file: &Arc<dyn File>) -> Option<Arc<dyn ProtocolSocket>> 
         return Some(socket);
     }
     let netlink: Option<Arc<NetlinkSocket>> = downcast_arc(file);
-    netlink.map(|socket| -> Arc<dyn ProtocolSocket> { socket })
+    if let Some(socket) = netlink {
+        return Some(socket);
+    }
+    let packet: Option<Arc<PacketSocket>> = downcast_arc(file);
+    packet.map(|socket| -> Arc<dyn ProtocolSocket> { socket })
 }

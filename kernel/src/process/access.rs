@@ -15,14 +15,18 @@ pub enum ViewerIds {
     File,
 }
 
-/// Whether `viewer` may look into the process of `target`: it is its own; or it has the same users and groups, no more
-/// rights, and has not been closed to others; or the viewer has `CAP_SYS_PTRACE`.
+/// Whether `viewer` may look into the process of `target`: it is its own; or it has the same users and groups, no
+/// more rights, and has not been closed to others; or the viewer has `CAP_SYS_PTRACE`. Whoever is restricted by
+/// landlock(7) looks only into what is no less restricted.
 #[must_use]
 pub fn may_access(viewer: &Thread, target: &Thread, ids: ViewerIds) -> bool {
     if Arc::ptr_eq(&viewer.process, &target.process) {
         return true;
     }
     let (ours, theirs) = (viewer.credentials(), target.credentials());
+    if !ours.restrictions.may_look_into(&theirs.restrictions) {
+        return false;
+    }
     let is_above = ours.is_capable_in(&theirs.users, linux::CAP_SYS_PTRACE);
     let (uid, gid, capabilities) = match ids {
         ViewerIds::Real => (ours.uid, ours.gid, ours.capabilities.permitted),

@@ -24,8 +24,9 @@ static SETS: SpinLock<Vec<Power>> = SpinLock::new(Vec::new());
 
 /// The set of some credentials.
 pub fn of(credentials: &Credentials) -> CredentialSet {
-    // Anybody makes such namespaces, as many as they like: their programs have no places in the table.
-    if credentials.users.is_some() {
+    // Anybody makes such namespaces and restrictions, as many as they like: their programs have no places in the
+    // table.
+    if credentials.users.is_some() || !credentials.restrictions.is_none() {
         isolation::note_second_set();
         return CredentialSet(CredentialSet::UNIQUE.0);
     }

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
+use crate::fs::landlock::Restrictions;
 use crate::process::user_namespace::Users;
 
 /// The capability sets of capabilities(7), one bit a capability.
@@ -98,6 +99,8 @@ pub struct Credentials {
     pub secure_bits: SecureBits,
     /// The user namespace. All numbers are those of the first.
     pub users: Users,
+    /// The restrictions of landlock(7).
+    pub restrictions: Restrictions,
 }
 
 impl Credentials {
@@ -122,6 +125,7 @@ impl Credentials {
         capabilities: Capabilities::FULL,
         secure_bits: SecureBits(0),
         users: None,
+        restrictions: Restrictions::NONE,
     };
 
     fn has(&self, user: u32) -> bool {

@@ -7,7 +7,7 @@ use crate::fs::access::Access;
 use crate::fs::inode::Opening;
 use crate::fs::lookup::LookupFlags;
 use crate::fs::view::find_from;
-use crate::fs::{FileType, IoBuffer, OpenFile, Path, StatusFlags, access};
+use crate::fs::{FileType, IoBuffer, OpenFile, Path, StatusFlags, access, landlock};
 use crate::memory::fallible;
 use crate::process::Thread;
 
@@ -57,6 +57,7 @@ fn open_place(
         _ => return Err(Errno::EACCES),
     }
     access::check_place(&place, credentials, Access::EXECUTE)?;
+    landlock::check_open(credentials, &place, Access::EXECUTE)?;
     let flags = StatusFlags::EXECUTE;
     let opening = Opening { flags, place: &place, thread: Some(thread), flags_of_call: 0 };
     let file = place.entry.node.clone().open(&opening)?;

@@ -7,7 +7,7 @@ pub enum RunState {
     Running,
     /// Waiting.
     Sleeping,
-    /// Waiting for the host, until it answers or the thread is killed.
+    /// Waiting for the host, or for something else, until that comes or the thread is killed.
     Uninterruptible,
     /// Stopped by a signal.
     Stopped,

@@ -1,4 +1,5 @@
-//! Tracers and what they trace, ptrace(2): a thread traces threads of other processes, and its process waits for them.
+//! Tracers and what they trace, ptrace(2): a thread traces threads of other processes, and its process waits for
+//! them.
 //!
 //! A process lists the threads that its threads trace. The table's lock guards the links; below it come the list and
 //! the signal state of the traced thread. A traced thread that has ended stays listed until a wait has told of it.
@@ -86,6 +87,9 @@ pub fn attach_to_parent(thread: &Arc<Thread>) -> Result<(), Errno> {
     let (ours, theirs) = (tracer.credentials(), thread.credentials());
     let has_no_less = is_same(&ours.users, &theirs.users)
         && theirs.capabilities.permitted & !ours.capabilities.permitted == 0;
+    if !ours.restrictions.may_look_into(&theirs.restrictions) {
+        return Err(Errno::EPERM);
+    }
     if !has_no_less && !ours.is_capable_in(&theirs.users, linux::CAP_SYS_PTRACE) {
         return Err(Errno::EPERM);
     }
@@ -177,8 +181,8 @@ pub fn tracer_ends(tracer: &Arc<Thread>) {
     }
 }
 
-/// A traced thread has ended before its process, or as another than the first: its tracer is told. Those that give way
-/// to `execve` are not told of under the number that the program keeps.
+/// A traced thread has ended before its process, or as another than the first: its tracer is told. Those that give
+/// way to `execve` are not told of under the number that the program keeps.
 pub fn thread_ended(thread: &Arc<Thread>, status: ExitStatus) {
     let is_main = thread.tid() == thread.process.pid;
     let Some(tracer) = thread.tracer() else { return };
@@ -223,8 +227,8 @@ fn send_end(watcher: &Arc<Process>, pid: i32, uid: u32, status: ExitStatus) {
     let _ = signal::send_to_process(watcher, Information { signal: Signal::CHLD, code, errno: 0, detail });
 }
 
-/// A process has ended. If its first thread is traced by another than its parent, sends the tracer the signal in place
-/// of the parent and returns it.
+/// A process has ended. If its first thread is traced by another than its parent, sends the tracer the signal in
+/// place of the parent and returns it.
 pub(in crate::process) fn tell_tracer(process: &Arc<Process>) -> Option<Arc<Process>> {
     let tracer = process.main_tracer()?;
     if process.parent().is_some_and(|parent| Arc::ptr_eq(&parent, &tracer)) {

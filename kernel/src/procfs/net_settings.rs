@@ -62,6 +62,8 @@ const SECONDS: RangeInclusive<u32> = 0..=i32::MAX as u32 / 1000;
 const COUNT: RangeInclusive<u32> = 0..=i32::MAX as u32;
 
 settings! {
+    show_accepts_local set_accepts_local accepts_local 0..=1;
+    show_routes_loopback set_routes_loopback routes_loopback 0..=1;
     show_backlog set_backlog backlog_max COUNT;
     show_receive_buffer set_receive_buffer receive_buffer_max 2304..=i32::MAX as u32;
     show_send_buffer set_send_buffer send_buffer_max 4608..=i32::MAX as u32;

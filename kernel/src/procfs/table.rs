@@ -366,7 +366,14 @@ static SYS_NET_CORE_ITEMS: &[Item] = &[
     writable_own(b"wmem_max", net_settings::show_send_buffer, net_settings::set_send_buffer),
 ];
 
+static SYS_NET_V4_CONF_ITEMS: &[Item] = &[directory(b"lo", What::Directory(SYS_NET_V4_LOOPBACK_ITEMS))];
+static SYS_NET_V4_LOOPBACK_ITEMS: &[Item] = &[
+    writable_own(b"accept_local", net_settings::show_accepts_local, net_settings::set_accepts_local),
+    writable_own(b"route_localnet", net_settings::show_routes_loopback, net_settings::set_routes_loopback),
+];
+
 static SYS_NET_V4_ITEMS: &[Item] = &[
+    directory(b"conf", What::Directory(SYS_NET_V4_CONF_ITEMS)),
     writable_own(b"ip_default_ttl", net_settings::show_ttl, net_settings::set_ttl),
     text(b"ip_forward", net_settings::no),
     writable_own(b"ip_local_port_range", net_settings::show_ports, net_settings::set_ports),

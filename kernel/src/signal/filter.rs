@@ -1,14 +1,15 @@
-//! The end of a filter's decision about a system call, seccomp(2): the call is carried out, has another result, or its
-//! thread ends.
+//! The end of a filter's decision about a system call, seccomp(2): the call is carried out, has another result, or
+//! its thread ends.
 
 use alloc::sync::Arc;
-use heddle_kernel_core::seccomp::{ARCHITECTURE, FilterAction, data_of};
+use heddle_kernel_core::seccomp::{ARCHITECTURE, CallData, FilterAction, data_of};
 use heddle_kernel_core::signal::{Detail, Information, Signal};
 use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
 use crate::error::Errno;
 use crate::process::Thread;
+use crate::process::seccomp::listener::FilterListener;
 use crate::process::seccomp::{Mode, call_data};
 use crate::signal::{fault, trace};
 
@@ -18,7 +19,6 @@ const SYS_SECCOMP: i32 = 1;
 const ERRNO_MAX: u16 = 4095;
 
 /// The fate of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It is carried out.
     Proceed,
@@ -26,6 +26,8 @@ pub enum Decision {
     Refused,
     /// The tracer is asked.
     AskTracer(u16),
+    /// The filter's listener is asked.
+    AskListener(Arc<FilterListener>, CallData),
 }
 
 /// Whether strict mode permits the call.
@@ -56,9 +58,10 @@ pub fn decide(thread: &Arc<Thread>, context: &mut UserContext) -> Decision {
         }
         Mode::Filters(filter) => filter,
     };
-    let (answer, is_logged) = filter.answer(&call_data(context));
+    let call = call_data(context);
+    let (answer, giver) = filter.answer(&call);
     let (action, data) = (FilterAction::of(answer), data_of(answer));
-    if is_logged && action != FilterAction::Allow || action == FilterAction::Log {
+    if giver.is_logged() && action != FilterAction::Allow || action == FilterAction::Log {
         // Not by default: a program decides how often.
         ::log::debug!("seccomp: thread {}, call {number}: {action:?}", thread.tid());
     }
@@ -68,8 +71,10 @@ pub fn decide(thread: &Arc<Thread>, context: &mut UserContext) -> Decision {
         FilterAction::Allow | FilterAction::Log => return Decision::Proceed,
         FilterAction::Trace => return Decision::AskTracer(data),
         FilterAction::Errno => context.set_result(0_usize.wrapping_sub(data.min(ERRNO_MAX).into())),
-        // Nobody listens.
-        FilterAction::Notify => context.set_result(Errno::ENOSYS.to_result()),
+        FilterAction::Notify => match giver.listener() {
+            Some(listener) => return Decision::AskListener(listener.clone(), call),
+            None => context.set_result(Errno::ENOSYS.to_result()),
+        },
         FilterAction::Trap => {
             context.set_result(number);
             fault::force(thread, signal(i32::from(data)), false);
@@ -86,20 +91,20 @@ pub fn decide(thread: &Arc<Thread>, context: &mut UserContext) -> Decision {
     Decision::Refused
 }
 
-/// Lets the tracer decide, who may change the call. `false`: it is not carried out.
-pub async fn ask_tracer(thread: &Arc<Thread>, context: &mut UserContext, data: u16) -> bool {
+/// Lets the tracer decide, who may change the call, and then the filters about what it has made of it; they cannot
+/// ask it again.
+pub async fn ask_tracer(thread: &Arc<Thread>, context: &mut UserContext, data: u16) -> Decision {
     if !trace::filtered(thread, context, u64::from(data)).await {
-        return false;
+        return Decision::Refused;
     }
-    // The filters decide about what the tracer has made of it; they cannot ask again.
     match decide(thread, context) {
-        Decision::Proceed | Decision::AskTracer(_) => true,
-        Decision::Refused => false,
+        Decision::AskTracer(_) => Decision::Proceed,
+        decision => decision,
     }
 }
 
-/// The error of a call that a program hands in without waiting, if filters don't permit it. There are no registers that
-/// a handler could look at, so what a filter would do but to give an error is `EPERM`.
+/// The error of a call that a program hands in without waiting, if filters don't permit it. There are no registers
+/// that a handler could look at, so what a filter would do but to give an error is `EPERM`.
 ///
 /// # Errors
 /// As said.
@@ -109,7 +114,7 @@ pub fn check_request(thread: &Thread, number: u32, arguments: [u64; 6]) -> Resul
         Mode::Strict => return Err(Errno::EPERM),
         Mode::Filters(filter) => filter,
     };
-    let data = heddle_kernel_core::seccomp::CallData { number, instruction_pointer: 0, arguments };
+    let data = CallData { number, instruction_pointer: 0, arguments };
     match FilterAction::of(filter.answer(&data).0) {
         FilterAction::Allow | FilterAction::Log => Ok(()),
         _ => Err(Errno::EPERM),

@@ -36,8 +36,8 @@ pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The most bytes of a thread's coroutine: what a thread costs besides its own pages. A larger future is boxed while it
-/// is needed.
+/// The most bytes of a thread's coroutine: what a thread costs besides its own pages. A larger future is boxed while
+/// it is needed.
 const FUTURE_BYTES_MAX: usize = 1024;
 
 /// Threads whose calls somebody looks at before they are carried out.
@@ -253,13 +253,11 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         sched::leave_program();
         match stray::adopted(&thread, context, trap) {
             Trap::SystemCall => {
-                if thread.work().intersects(WATCHED) {
-                    if wait_for_memory(&thread).await.is_err() {
-                        break;
-                    }
-                    if !boxed(is_call_passed(&thread, context)).await {
-                        continue;
-                    }
+                if thread.work().intersects(WATCHED)
+                    && let Err(restart) = look_at_call(&caller, context).await
+                {
+                    interrupted = restart;
+                    continue;
                 }
                 #[cfg(feature = "checking")]
                 crate::memory::fault_injection::call_starts();
@@ -299,21 +297,40 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     end(&thread, context).await;
 }
 
-/// Lets the log and a tracer look at a call before it begins. Whether it is to begin.
-async fn is_call_passed(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
+/// Has a call looked at before it begins. It does not begin on an error, which may be a restart code. Without memory
+/// the thread is to die.
+async fn look_at_call(caller: &Caller, context: &mut UserContext) -> Result<(), Option<Errno>> {
+    wait_for_memory(caller).await.map_err(|_| None)?;
+    match boxed(is_call_passed(caller, context)).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(None),
+        Err(restart) => Err(Some(restart)),
+    }
+}
+
+/// Lets the log, a tracer and filters look at a call before it begins. Whether it is to begin.
+///
+/// # Errors
+/// A restart code: a signal has interrupted the wait for a filter's listener.
+async fn is_call_passed(caller: &Caller, context: &mut UserContext) -> Result<bool, Errno> {
+    let thread = &**caller;
     if thread.work().contains(PendingWork::LOGGED) {
         syscall::trace::begins(thread, context).await;
     }
     if thread.work().contains(PendingWork::TRACED) && !signal::trace::call_begins(thread, context).await {
-        return false;
+        return Ok(false);
     }
     if !thread.work().contains(PendingWork::FILTERED) {
-        return true;
+        return Ok(true);
     }
-    match signal::filter::decide(thread, context) {
-        Decision::Proceed => true,
-        Decision::Refused => false,
+    let decision = match signal::filter::decide(thread, context) {
         Decision::AskTracer(data) => signal::filter::ask_tracer(thread, context, data).await,
+        decision => decision,
+    };
+    match decision {
+        Decision::Proceed | Decision::AskTracer(_) => Ok(true),
+        Decision::Refused => Ok(false),
+        Decision::AskListener(listener, data) => listener.ask(caller, context, data).await,
     }
 }
 
@@ -361,7 +378,8 @@ fn is_slice_over(thread: &Arc<Thread>, until_ns: u64) -> bool {
     is_over
 }
 
-/// Stores the thread's number in its memory. As in Linux, an address that can't be written to is the program's problem.
+/// Stores the thread's number in its memory. As in Linux, an address that can't be written to is the program's
+/// problem.
 async fn store_tid(thread: &Arc<Thread>, address: usize) {
     let tid = (thread.own_tid() as u32).to_ne_bytes();
     let _ = thread.resolve(|space| space.write_bytes(address, &tid)).await;

@@ -31,6 +31,7 @@ mod inet;
 mod inotify;
 mod ipc;
 mod keys;
+mod landlock;
 mod leases;
 mod listing;
 mod memory;
@@ -39,6 +40,7 @@ mod mempolicy;
 mod mounts;
 mod namespaces;
 mod old_calls;
+mod packet;
 mod page_map;
 mod pi;
 mod pidfd;
@@ -59,6 +61,7 @@ mod rseq;
 mod runtime;
 mod scheduler;
 mod seccomp;
+mod seccomp_listener;
 mod shares;
 mod signal;
 mod slots;
@@ -117,6 +120,8 @@ const FAMILIES: &[&[Test]] = &[
     namespaces::time::TESTS,
     namespaces::users::TESTS,
     thread::TESTS,
+    packet::TESTS,
+    packet::rings::TESTS,
     page_map::TESTS,
     pi::TESTS,
     realtime::TESTS,
@@ -175,7 +180,9 @@ const FAMILIES: &[&[Test]] = &[
     uring::FEATURE_TESTS,
     uring::OPERATION_TESTS,
     seccomp::TESTS,
+    seccomp_listener::TESTS,
     file_signals::TESTS,
+    landlock::TESTS,
     leases::TESTS,
     keys::TESTS,
     acl::TESTS,

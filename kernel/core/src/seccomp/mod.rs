@@ -1,9 +1,10 @@
 //! Filters of seccomp(2): programs of the classic BPF machine over the number and the arguments of a system call.
 //!
-//! A program is checked when it is installed ([`Program::new`]), so that its run needs no checks: jumps go forward and
-//! stay inside, memory is written before it is read on each path, nothing is divided by a constant 0, and the last
-//! instruction returns. A run therefore ends, after at most as many steps as the program has instructions.
+//! A program is checked when it is installed ([`Program::new`]), so that its run needs no checks: jumps go forward
+//! and stay inside, memory is written before it is read on each path, nothing is divided by a constant 0, and the
+//! last instruction returns. A run therefore ends, after at most as many steps as the program has instructions.
 
+pub mod notify;
 #[cfg(all(test, not(heddle_loom)))]
 mod tests;
 
@@ -44,6 +45,16 @@ pub struct CallData {
 }
 
 impl CallData {
+    /// The structure as it lies in memory.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; DATA_BYTES as usize] {
+        let mut bytes = [0; DATA_BYTES as usize];
+        for (place, offset) in bytes.chunks_exact_mut(4).zip((0_u32..).step_by(4)) {
+            place.copy_from_slice(&self.word(offset).to_ne_bytes());
+        }
+        bytes
+    }
+
     /// The word at a byte offset, which is a multiple of four and below 64.
     const fn word(&self, offset: u32) -> u32 {
         let index = (offset / 4) as usize;

@@ -121,3 +121,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_data_lie_in_memory_as_in_linux() {
+    let data =
+        CallData { number: 39, instruction_pointer: 0x1122_3344_5566_7788, arguments: [1, 2, 3, 4, 5, !0] };
+    let bytes = data.to_bytes();
+    assert_eq!(bytes[..4], 39_u32.to_ne_bytes());
+    assert_eq!(bytes[4..8], ARCHITECTURE.to_ne_bytes());
+    assert_eq!(bytes[8..16], 0x1122_3344_5566_7788_u64.to_ne_bytes());
+    assert_eq!(bytes[16..24], 1_u64.to_ne_bytes());
+    assert_eq!(bytes[56..], (!0_u64).to_ne_bytes());
+}

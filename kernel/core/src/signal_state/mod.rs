@@ -296,8 +296,8 @@ impl<M: Member> GroupState<M> {
         Ok(true)
     }
 
-    /// Sends a signal to one thread, or to the group: then `preferred` takes it if it can. `action` is the group's for
-    /// the signal, `limit` the most realtime signals that may be queued.
+    /// Sends a signal to one thread, or to the group: then `preferred` takes it if it can. `action` is the group's
+    /// for the signal, `limit` the most realtime signals that may be queued.
     pub fn send(
         &mut self,
         target: Option<&Arc<M>>,
@@ -427,8 +427,8 @@ impl<M: Member> GroupState<M> {
         }
     }
 
-    /// Goes on with the delivery of a signal that the thread's tracer has let pass. `None`: it is ignored, or held back
-    /// and pending again.
+    /// Goes on with the delivery of a signal that the thread's tracer has let pass. `None`: it is ignored, or held
+    /// back and pending again.
     #[must_use]
     pub fn deliver_traced(
         &mut self,
@@ -472,11 +472,13 @@ impl<M: Member> GroupState<M> {
                 thread.set_blocked(thread.blocked().without(signal));
             }
         }
-        if !actions.get(signal).has_handler() && !is_traced(thread, signal) {
+        // No tracer takes back what is meant to end the group.
+        let is_seen = is_traced(thread, signal) && !is_fatal;
+        if !actions.get(signal).has_handler() && !is_seen {
             self.is_init = false;
         }
         let is_dumped = self.dumps && DefaultAction::of(signal) == DefaultAction::Core;
-        if !actions.get(signal).has_handler() && !is_traced(thread, signal) && !is_dumped {
+        if !actions.get(signal).has_handler() && !is_seen && !is_dumped {
             return self.begin_exit(ExitStatus::Signaled { signal, core: false });
         }
         // A lost siginfo for lack of memory still delivers the signal.

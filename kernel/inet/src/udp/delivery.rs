@@ -6,9 +6,10 @@ use core::net::IpAddr;
 
 use crate::address::Endpoint;
 use crate::datagram::{Datagram, ErrorReport};
-use crate::engine::Engine;
+use crate::engine::{Engine, put_sum};
 use crate::error::{InetError, InetResult};
-use crate::ip::IpHeader;
+use crate::ip::{ETHERNET_BYTES, IpHeader};
+use crate::local::put_ethernet;
 use crate::options::Options;
 use crate::platform::Platform;
 use crate::udp::{HEADER_BYTES, UdpSocket};
@@ -48,6 +49,9 @@ impl<P: Platform> Engine<P> {
         }
         let is_v6 = !target.address.is_ipv4();
         self.counters.datagram::<P>(is_v6, datagram.payload().len());
+        if P::watches_loopback(&self.alarm) {
+            self.show_udp(&datagram, header, target);
+        }
         let from = datagram.source;
         let found = self.udp_ports.lock().find(target, from, false);
         match found {
@@ -95,6 +99,25 @@ impl<P: Platform> Engine<P> {
             is_delivered |= receiver.deliver(Datagram { bytes, start: 0, ..*datagram }, checks_group);
         }
         is_delivered
+    }
+
+    /// Shows a datagram within the machine to those who look at the loopback, as the packet that it would be; not
+    /// without memory for that.
+    fn show_udp(&self, datagram: &Datagram, header: &IpHeader, target: Endpoint) {
+        let start = ETHERNET_BYTES + header.length();
+        let length = HEADER_BYTES + datagram.payload().len();
+        let mut frame = Vec::new();
+        if frame.try_reserve_exact(start + length).is_err() {
+            return;
+        }
+        frame.resize(start + HEADER_BYTES, 0);
+        frame.extend_from_slice(datagram.payload());
+        put_ethernet(&mut frame, target.address.is_ipv4());
+        header.write(&mut frame[ETHERNET_BYTES..], length, None);
+        let ports = [datagram.source.port, target.port, length as u16].map(u16::to_be_bytes);
+        frame[start..start + 6].copy_from_slice(ports.as_flattened());
+        put_sum(header, &mut frame, 6, false);
+        P::show_on_loopback(&self.alarm, &frame);
     }
 
     fn send_udp_packet(&self, datagram: Datagram, header: &IpHeader, target: Endpoint) -> InetResult<()> {

@@ -6,13 +6,16 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use core::task::Poll;
 use heddle_inet::engine::Engine;
+use heddle_inet::interface::LOOPBACK_INDEX;
 use heddle_inet::platform::{OutOfMemory, Platform, Readiness, Waiters};
 use heddle_inet::tcp::{TcpSocket, Work};
+use heddle_kernel_core::netlink::InterfaceKind;
 
 use crate::arch::cpu;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::fallible;
+use crate::net::packet::registry::{Checksums, Frame, PacketKind, PacketRegistry};
 use crate::process::Thread;
 use crate::sched::{Priority, TaskRef};
 use crate::sync::SpinLock;
@@ -117,8 +120,22 @@ impl Platform for Kernel {
     }
 
     fn tick_at(alarm: &EngineAlarm, moment_ns: u64) {
-        if moment_ns < alarm.0.next_ns.load(Ordering::Acquire) {
-            alarm.0.wake();
+        if moment_ns < alarm.state.next_ns.load(Ordering::Acquire) {
+            alarm.state.wake();
+        }
+    }
+
+    #[inline]
+    fn watches_loopback(alarm: &EngineAlarm) -> bool {
+        alarm.packets.is_watched()
+    }
+
+    fn show_on_loopback(alarm: &EngineAlarm, frame: &[u8]) {
+        for kind in [PacketKind::Outgoing, PacketKind::Host] {
+            let checksums = Checksums::Right;
+            let hardware = InterfaceKind::Loopback.number();
+            let frame = Frame { bytes: frame, interface: LOOPBACK_INDEX, hardware, kind, checksums };
+            alarm.packets.offer(&frame, None);
         }
     }
 
@@ -168,7 +185,11 @@ async fn serve(socket: Arc<TcpSocket<Kernel>>) {
 }
 
 /// The alarm of an engine: it has the engine called when something is due, and ends with it.
-pub struct EngineAlarm(Arc<AlarmState>);
+pub struct EngineAlarm {
+    state: Arc<AlarmState>,
+    /// Those who look at what is on the loopback.
+    packets: Arc<PacketRegistry>,
+}
 
 struct AlarmState {
     /// The coroutine that calls the engine, and when it will.
@@ -187,7 +208,7 @@ impl AlarmState {
 impl Drop for EngineAlarm {
     fn drop(&mut self) {
         // It finds that there is no engine any more.
-        self.0.wake();
+        self.state.wake();
     }
 }
 
@@ -195,10 +216,10 @@ impl Drop for EngineAlarm {
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn start() -> Result<Arc<Engine<Kernel>>, Errno> {
+pub fn start(packets: Arc<PacketRegistry>) -> Result<Arc<Engine<Kernel>>, Errno> {
     let state = AlarmState { ticker: spin::Once::new(), next_ns: AtomicU64::new(u64::MAX) };
     let state = fallible::try_arc(state)?;
-    let engine = Engine::new(EngineAlarm(state.clone())).map_err(|_| Errno::ENOMEM)?;
+    let engine = Engine::new(EngineAlarm { state: state.clone(), packets }).map_err(|_| Errno::ENOMEM)?;
     let ticker = sched::spawn(Priority::KERNEL, tick(Arc::downgrade(&engine), state.clone()))?;
     state.ticker.call_once(|| ticker);
     Ok(engine)

@@ -225,7 +225,8 @@ impl Thread {
         self.kick();
     }
 
-    /// How urgent the thread is, as Linux counts: 0 for realtime priority 99, 98 for 1, 120 for every ordinary thread.
+    /// How urgent the thread is, as Linux counts: 0 for realtime priority 99, 98 for 1, 120 for every ordinary
+    /// thread.
     #[must_use]
     #[inline]
     pub fn rank(&self) -> u8 {
@@ -305,6 +306,8 @@ impl Thread {
             RunState::Uninterruptible
         } else if self.cpu().is_some() || self.is_queued() {
             RunState::Running
+        } else if self.waits_killably() {
+            RunState::Uninterruptible
         } else {
             RunState::Sleeping
         }

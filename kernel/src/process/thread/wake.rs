@@ -22,6 +22,8 @@ pub(super) struct Wake {
     last_cpu: AtomicU32,
     /// The poll stands still while the host is asked.
     in_detour: AtomicBool,
+    /// It waits, and nothing but its death ends that early.
+    waits_killably: AtomicBool,
 }
 
 impl Wake {
@@ -32,6 +34,7 @@ impl Wake {
             cpu: AtomicU32::new(0),
             last_cpu: AtomicU32::new(0),
             in_detour: AtomicBool::new(false),
+            waits_killably: AtomicBool::new(false),
         })
     }
 }
@@ -61,6 +64,17 @@ impl Thread {
     #[must_use]
     pub fn is_in_detour(&self) -> bool {
         self.wake.in_detour.load(Ordering::Relaxed)
+    }
+
+    /// Says whether the thread is in a wait that nothing but its death ends early.
+    pub fn set_waits_killably(&self, waits: bool) {
+        self.wake.waits_killably.store(waits, Ordering::Relaxed);
+    }
+
+    /// Whether it is in such a wait.
+    #[must_use]
+    pub fn waits_killably(&self) -> bool {
+        self.wake.waits_killably.load(Ordering::Relaxed)
     }
 
     /// The poll has ended.

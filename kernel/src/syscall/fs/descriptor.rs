@@ -11,8 +11,10 @@ use crate::fs::pipe::{CAPACITY_LIMIT, PipeEnd};
 use crate::fs::{DescriptorTable, FileType, OpenFile, StatusFlags, downcast};
 use crate::net::inet::InetSocket;
 use crate::process::io_signal;
+use crate::process::seccomp::listener::ListenerFile;
 use crate::sched::Budget;
 use crate::syscall::fs::{get, get_file, lease, owner, put};
+use crate::syscall::process::seccomp_listener;
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::operation::WaitOptions;
 
@@ -258,7 +260,13 @@ pub fn ioctl(call: &mut Call<'_>) -> SyscallResult {
             let left = open.file.size().unwrap_or(0).saturating_sub(*open.offset.lock());
             put(call, argument, &(left as u32).to_ne_bytes())?;
         }
-        _ => return Ok(open.file.ioctl(call, &open, request, argument)?.into()),
+        _ => {
+            // Its requests may wait, which a file's own cannot.
+            if let Some(file) = downcast::<ListenerFile>(&open) {
+                return seccomp_listener::ioctl(call, &file.0, request, argument);
+            }
+            return Ok(open.file.ioctl(call, &open, request, argument)?.into());
+        }
     }
     Ok(0.into())
 }

@@ -7,6 +7,7 @@ pub mod epoll;
 pub mod event;
 pub mod handle;
 pub mod inotify;
+pub mod landlock;
 mod lease;
 pub mod lock;
 pub mod mount;

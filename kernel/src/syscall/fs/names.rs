@@ -5,8 +5,9 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::inode::{Contents, Creation, Rename};
+use crate::fs::landlock::Referring;
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
-use crate::fs::{Dentry, FileType, Path, access, mount, notify};
+use crate::fs::{Dentry, FileType, Path, access, landlock, mount, notify};
 use crate::process::Thread;
 use crate::syscall::fs::open::permissions_in;
 use crate::syscall::fs::{View, get_path};
@@ -34,6 +35,7 @@ fn create(
     if found.trailing_slash && !directory {
         return Err(Errno::ENOENT);
     }
+    landlock::check_make(&view.credentials, &found.directory, &contents)?;
     access::check_create(&found.directory, &view.credentials)?;
     let masked = permissions_in(call.thread, &found.directory, mode);
     let permissions = if matches!(contents, Contents::Symlink(_)) { 0o777 } else { masked };
@@ -90,10 +92,11 @@ fn make_node(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, device: u
         FileType::Fifo => Contents::Fifo,
         FileType::Socket => Contents::Socket,
         kind @ (FileType::Character | FileType::Block) => {
-            if !call.thread.credentials().is_capable(linux::CAP_MKNOD) {
+            let contents = Contents::Device(kind, u64::from(device as u32));
+            if !contents.is_whiteout() && !call.thread.credentials().is_capable(linux::CAP_MKNOD) {
                 return Err(Errno::EPERM.into());
             }
-            Contents::Device(kind, u64::from(device as u32))
+            contents
         }
         FileType::Directory => return Err(Errno::EPERM.into()),
         FileType::Symlink => return Err(Errno::EINVAL.into()),
@@ -145,11 +148,16 @@ fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) 
     let source = view.walk(call.thread, &old, how)?.existing()?;
     let (found, view) = walk_new(call, to.0, &new)?;
     let node = &source.entry.node;
-    if node.kind() == FileType::Directory {
-        return Err(Errno::EPERM.into());
-    }
     if !Arc::ptr_eq(&source.mount, &found.directory.mount) {
         return Err(Errno::EXDEV.into());
+    }
+    if let Some(parent) = source.entry.parent() {
+        let from = Path { mount: source.mount.clone(), entry: parent };
+        let to = &found.directory;
+        landlock::check_refer(&view.credentials, (&from, &source.entry), (to, None), Referring::Link)?;
+    }
+    if node.kind() == FileType::Directory {
+        return Err(Errno::EPERM.into());
     }
     if found.trailing_slash {
         return Err(Errno::ENOENT.into());
@@ -213,6 +221,7 @@ pub fn remove(thread: &Arc<Thread>, descriptor: i32, path: &[u8], directory: boo
     }
     let parent = found.directory.clone();
     let place = found.existing()?;
+    landlock::check_remove(&view.credentials, &parent, directory)?;
     access::check_remove(&parent, &place.entry, &view.credentials)?;
     check_not_mounted(thread, &parent, &place)?;
     match (place.entry.node.kind() == FileType::Directory, directory) {
@@ -302,6 +311,17 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
     if !directory && (old_end < old.len() || new_end < new.len() && how != Rename::Exchange) {
         return Err(Errno::ENOTDIR.into());
     }
+    if how == Rename::Keep && target.place.is_some() {
+        return Err(Errno::EEXIST.into());
+    }
+    let referring = match how {
+        Rename::Exchange => Referring::Exchange,
+        _ if flags & linux::RENAME_WHITEOUT != 0 => Referring::MoveForWhiteout,
+        _ => Referring::Move,
+    };
+    let existing = target.place.as_ref().map(|existing| &*existing.entry);
+    let to = (&target.directory, existing);
+    landlock::check_refer(&view.credentials, (&parent, &place.entry), to, referring)?;
     access::check_remove(&parent, &place.entry, &view.credentials)?;
     check_not_mounted(call.thread, &parent, &place)?;
     match &target.place {
@@ -310,9 +330,6 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
             check_not_mounted(call.thread, &target.directory, existing)?;
         }
         None => access::check_create(&target.directory, &view.credentials)?,
-    }
-    if how == Rename::Keep && target.place.is_some() {
-        return Err(Errno::EEXIST.into());
     }
     if flags & linux::RENAME_WHITEOUT != 0 {
         return Err(Errno::EINVAL.into());

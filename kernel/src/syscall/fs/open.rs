@@ -9,7 +9,7 @@ use crate::fs::inode::{Contents, Creation, Inode, Opening};
 use crate::fs::lease::{self, LeaseBreak};
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
 use crate::fs::tree::TreeNode;
-use crate::fs::{Dentry, File, FileType, OpenFile, Path, StatusFlags, access, notify};
+use crate::fs::{Dentry, File, FileType, OpenFile, Path, StatusFlags, access, landlock, notify};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::process::executable::{again_if_stale, as_error};
@@ -318,6 +318,7 @@ fn create_or_open(
         }
         return open_existing(view, thread, place, flags, false);
     }
+    landlock::check_make(&view.credentials, &found.directory, &Contents::Regular)?;
     access::check_create(&found.directory, &view.credentials)?;
     let creation = Creation {
         contents: Contents::Regular,
@@ -330,9 +331,9 @@ fn create_or_open(
         Ok(entry) => {
             notify::report_name(directory, name, FileType::Regular, linux::IN_CREATE);
             let place = Path { mount: found.directory.mount, entry: entry.clone() };
-            open_existing(view, thread, place, flags, true).inspect_err(|_| {
-                // Without memory to open it, there is to be no new file.
-                if directory.node.unlink(&entry).is_ok() {
+            open_existing(view, thread, place, flags, true).inspect_err(|&error| {
+                // Without memory to open it, there is to be no new file. One that may be made and not opened stays.
+                if error != Errno::EACCES && directory.node.unlink(&entry).is_ok() {
                     notify::report_name(directory, name, FileType::Regular, linux::IN_DELETE);
                 }
             })
@@ -351,13 +352,18 @@ pub fn permissions_in(thread: &Thread, directory: &Path, mode: u32) -> u32 {
     if directory.entry.node.has_default_acl() { mode } else { mode & !thread.directories().umask() }
 }
 
-/// The permissions that an access mode needs.
-fn wanted(flags: u32) -> Access {
-    let mut access = match flags & linux::O_ACCMODE {
+/// The permissions that reading and writing by an access mode need.
+const fn opened_for(flags: u32) -> Access {
+    match flags & linux::O_ACCMODE {
         linux::O_RDONLY => Access::READ,
         linux::O_WRONLY => Access::WRITE,
-        _ => Access::READ | Access::WRITE,
-    };
+        _ => Access::READ.union(Access::WRITE),
+    }
+}
+
+/// The permissions that an open needs.
+fn wanted(flags: u32) -> Access {
+    let mut access = opened_for(flags);
     if flags & linux::O_TRUNC != 0 {
         access |= Access::WRITE;
     }
@@ -396,6 +402,7 @@ fn open_existing(
     if matches!(kind, FileType::Character | FileType::Block) && place.mount.flags() & linux::MS_NODEV != 0 {
         return Err(Errno::EACCES);
     }
+    landlock::check_open(&view.credentials, &place, opened_for(flags))?;
     let status = StatusFlags::from_bits_retain(flags & STATUS) | StatusFlags::LARGEFILE;
     let opening = Opening { flags: status, place: &place, thread: Some(thread), flags_of_call: flags };
     let file = node.clone().open(&opening)?;

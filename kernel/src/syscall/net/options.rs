@@ -3,9 +3,12 @@
 use core::sync::atomic::Ordering;
 use linux_raw_sys::{general as linux, net};
 
+use heddle_kernel_core::packet_filter::{INSTRUCTION_BYTES, LENGTH_MAX};
+
 use crate::error::{Errno, TryResult};
+use crate::net::protocol::ProtocolSocket;
 use crate::net::{BUFFER_BYTES, OptionFlags, Socket};
-use crate::syscall::fs::{get, put};
+use crate::syscall::fs::{get, get_bytes, put};
 use crate::syscall::net::socket::{get_protocol, get_socket};
 use crate::syscall::{Call, SyscallResult};
 use crate::time::NS_PER_SECOND;
@@ -17,25 +20,6 @@ const ZERO_TIMEOUT_NS: u64 = 1;
 
 /// The bytes of an option's value that any option looks at.
 const OPTION_BYTES: usize = 256;
-
-/// The option of this number, if it is one that is on or off and has no other effect here.
-const fn flag_of(option: u32) -> Option<OptionFlags> {
-    Some(match option {
-        net::SO_REUSEADDR => OptionFlags::REUSE_ADDRESS,
-        net::SO_REUSEPORT => OptionFlags::REUSE_PORT,
-        net::SO_KEEPALIVE => OptionFlags::KEEP_ALIVE,
-        net::SO_BROADCAST => OptionFlags::BROADCAST,
-        net::SO_OOBINLINE => OptionFlags::OUT_OF_BAND_INLINE,
-        net::SO_DONTROUTE => OptionFlags::DO_NOT_ROUTE,
-        net::SO_DEBUG => OptionFlags::DEBUG,
-        net::SO_PASSSEC => OptionFlags::PASS_LABEL,
-        net::SO_NOFCS => OptionFlags::NO_FRAME_CHECK,
-        net::SO_LOCK_FILTER => OptionFlags::LOCK_FILTER,
-        net::SO_SELECT_ERR_QUEUE => OptionFlags::SELECT_ERROR_QUEUE,
-        net::SO_NO_CHECK => OptionFlags::NO_CHECK,
-        _ => return None,
-    })
-}
 
 /// The bytes of an option's value, and how many there are.
 fn value_of(call: &Call<'_>, socket: &Socket, option: u32) -> Result<([u8; 16], usize), Errno> {
@@ -74,7 +58,7 @@ fn value_of(call: &Call<'_>, socket: &Socket, option: u32) -> Result<([u8; 16], 
             bytes[8..].copy_from_slice(&(timeout % NS_PER_SECOND / 1000).to_ne_bytes());
             return Ok((bytes, 16));
         }
-        _ => flag_of(option).map(|flag| socket.options().has(flag).into()).ok_or(Errno::ENOPROTOOPT)?,
+        _ => OptionFlags::of(option).map(|flag| socket.options().has(flag).into()).ok_or(Errno::ENOPROTOOPT)?,
     };
     bytes[..4].copy_from_slice(&number.to_ne_bytes());
     Ok((bytes, 4))
@@ -85,7 +69,10 @@ pub fn getsockopt(call: &mut Call<'_>) -> SyscallResult {
     if let Some((_, socket)) = get_protocol(call)? {
         let room = i32::from_ne_bytes(get(call, call.word(4))?);
         let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
-        let value = socket.option(call.uint(1), call.uint(2))?;
+        // Packet sockets look at what is in the place of the value.
+        let has_more = call.uint(1) == net::SOL_PACKET && room >= size_of::<u32>();
+        let given = if has_more { u32::from_ne_bytes(get(call, call.word(3))?) } else { 0 };
+        let value = socket.option_about(call.uint(1), call.uint(2), given)?;
         let bytes = value.as_slice();
         let bytes = &bytes[..bytes.len().min(room)];
         put(call, call.word(3), bytes)?;
@@ -113,6 +100,9 @@ pub fn getsockopt(call: &mut Call<'_>) -> SyscallResult {
 pub fn setsockopt(call: &mut Call<'_>) -> SyscallResult {
     if let Some((_, socket)) = get_protocol(call)? {
         let length = usize::try_from(call.int(4)).map_err(|_| Errno::EINVAL)?;
+        if (call.uint(1), call.uint(2)) == (net::SOL_SOCKET, net::SO_ATTACH_FILTER) {
+            return attach_filter(call, &*socket, length);
+        }
         let mut bytes = [0; OPTION_BYTES];
         let bytes = &mut bytes[..length.min(OPTION_BYTES)];
         call.thread.space().read_bytes(call.word(3), bytes)?;
@@ -173,8 +163,25 @@ pub fn setsockopt(call: &mut Call<'_>) -> SyscallResult {
         net::SO_SNDTIMEO_OLD | net::SO_RCVTIMEO_OLD => {
             set_timeout(call, &socket, option == net::SO_SNDTIMEO_OLD)?;
         }
-        _ => socket.options().set(flag_of(option).ok_or(Errno::ENOPROTOOPT)?, value != 0),
+        _ => socket.options().set(OptionFlags::of(option).ok_or(Errno::ENOPROTOOPT)?, value != 0),
     }
+    Ok(0.into())
+}
+
+/// `SO_ATTACH_FILTER`, whose value is a `struct sock_fprog`: a length, and where the instructions are.
+fn attach_filter(call: &Call<'_>, socket: &dyn ProtocolSocket, length: usize) -> SyscallResult {
+    const HEADER_BYTES: usize = 16;
+    if length != HEADER_BYTES {
+        return Err(Errno::EINVAL.into());
+    }
+    let header: [u8; HEADER_BYTES] = get(call, call.word(3))?;
+    let [low, high, _, _, _, _, _, _, pointer @ ..] = header;
+    let count = usize::from(u16::from_ne_bytes([low, high]));
+    if count == 0 || count > LENGTH_MAX {
+        return Err(Errno::EINVAL.into());
+    }
+    let program = get_bytes(call, usize::from_ne_bytes(pointer), count * INSTRUCTION_BYTES)?;
+    socket.set_filter(&program)?;
     Ok(0.into())
 }
 

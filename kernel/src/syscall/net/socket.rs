@@ -12,6 +12,7 @@ use crate::memory::fallible;
 use crate::net::inet::InetSocket;
 use crate::net::namespace::NetNamespace;
 use crate::net::netlink::NetlinkSocket;
+use crate::net::packet::PacketSocket;
 use crate::net::protocol::{ProtocolSocket, SocketAddress, protocol_socket};
 use crate::net::{Address, Socket, Style, find_target};
 use crate::syscall::fs::{get, get_bytes, get_file, put};
@@ -93,6 +94,11 @@ pub fn socket(call: &mut Call<'_>) -> SyscallResult {
         let (kind, status, close_on_exec) = split_flags(call.uint(1))?;
         let socket = NetlinkSocket::open(call.thread, kind, call.uint(2))?;
         let open = fallible::try_arc(OpenFile::new(socket, status))?;
+        return crate::syscall::fs::add(call, open, close_on_exec);
+    }
+    if call.uint(0) == net::AF_PACKET {
+        let (kind, status, close_on_exec) = split_flags(call.uint(1))?;
+        let open = PacketSocket::open(call.thread, kind, call.uint(2), status)?;
         return crate::syscall::fs::add(call, open, close_on_exec);
     }
     check_family(call)?;
@@ -272,7 +278,8 @@ enum Acceptor {
 }
 
 impl Acceptor {
-    /// Takes the connection that came first, and says where it is from. Makes at most one allocation, for the address.
+    /// Takes the connection that came first, and says where it is from. Makes at most one allocation, for the
+    /// address.
     fn accept(&self) -> TryResult<(Arc<dyn File>, PeerName)> {
         Ok(match self {
             Self::Unix(socket) => {

@@ -20,6 +20,7 @@ mod privilege;
 pub mod ptrace;
 pub mod remote;
 pub mod seccomp;
+pub mod seccomp_listener;
 pub mod system;
 pub mod unshare;
 pub mod usage;

@@ -26,6 +26,7 @@ crate::tests! {
     lists_of_mounts_can_be_polled
     a_change_wakes_who_polls
     a_file_system_with_many_files_ends
+    what_a_bind_mount_does_not_show_is_not_above_it
 }
 
 /// Runs `first` in a child, then `between` here, then `last` in the child with what `first` made.
@@ -324,4 +325,24 @@ fn a_file_system_with_many_files_ends() -> Outcome {
         }
         Ok(())
     })
+}
+
+fn what_a_bind_mount_does_not_show_is_not_above_it() -> Outcome {
+    let stage = Stage::new("mounts-connected")?;
+    let (shown, at) = (stage.directory("shown")?, stage.directory("at")?);
+    fs::create_dir_all(shown.join("inner/deep")).or_fail()?;
+    fs::write(stage.path("secret"), "x").or_fail()?;
+    bind(&shown, &at, 0).or_fail()?;
+    std::env::set_current_dir(at.join("inner/deep")).or_fail()?;
+    expect_eq!(fs::read_dir("../..").or_fail()?.count(), 1);
+    // The directory leaves what the mount shows, and takes the caller along.
+    fs::rename(shown.join("inner"), stage.path("outer")).or_fail()?;
+    let error = |path: &str| fs::metadata(path).map(drop).map_err(|error| error.raw_os_error());
+    expect_eq!(error("."), Ok(()));
+    expect_eq!(error(".."), Err(Some(libc::ENOENT)));
+    expect_eq!(error("../../secret"), Err(Some(libc::ENOENT)));
+    expect_eq!(error("/proc/self/cwd/.."), Err(Some(libc::ENOENT)));
+    fs::rename(stage.path("outer"), shown.join("inner")).or_fail()?;
+    expect_eq!(error("../../inner"), Ok(()));
+    Ok(())
 }

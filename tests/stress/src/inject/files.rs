@@ -10,7 +10,7 @@ super::cases! {
     set_attribute get_attribute list_attributes remove_attribute list_directory status working_directory
     change_directory duplicate duplicate_to control_duplicate lock_range lock_whole pipe splice tee vmsplice
     copy_range send_file epoll_create epoll_add epoll_wait poll select event timer set_timer_file inotify
-    inotify_watch memory_file mount unmount read_maps read_status read_mounts terminal change_root sync
+    inotify_watch landlock memory_file mount unmount read_maps read_status read_mounts terminal change_root sync
     set_pipe_size ioctl_readable
 }
 
@@ -449,6 +449,19 @@ fn inotify_watch(shot: &mut Shot) -> Outcome {
     let mark = shot.fire(|| sys!(SYS_inotify_add_watch, notify, name.as_ptr(), libc::IN_CREATE))?;
     shot.fire(|| sys!(SYS_inotify_rm_watch, notify, mark))?;
     close(notify)
+}
+
+fn landlock(shot: &mut Shot) -> Outcome {
+    let handled = 4_u64;
+    let rules = shot.fire(|| sys!(SYS_landlock_create_ruleset, &raw const handled, 8, 0))?;
+    let name = path("/tmp");
+    let parent = must("open", sys!(SYS_open, name.as_ptr(), libc::O_PATH, 0))?;
+    let rule = [4_u32, 0, parent as u32];
+    shot.fire(|| sys!(SYS_landlock_add_rule, rules, 1, rule.as_ptr(), 0))?;
+    must("prctl", sys!(SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+    shot.fire(|| sys!(SYS_landlock_restrict_self, rules, 0))?;
+    close(parent)?;
+    close(rules)
 }
 
 fn memory_file(shot: &mut Shot) -> Outcome {

@@ -8,6 +8,7 @@ use super::{Shot, errno, must, path, sys};
 super::cases! {
     fork fork_by_clone3 borrowed_space thread execute wait wait_id affinity limits usage names set_groups
     robust_list scheduling groups system process_handle wait_by_handle fork_with_handle barriers
+    filter_listener
 }
 
 type Outcome = Result<(), String>;
@@ -252,5 +253,15 @@ fn barriers(shot: &mut Shot) -> Outcome {
     ] {
         shot.fire(|| sys!(SYS_membarrier, command, 0, 0))?;
     }
+    Ok(())
+}
+
+/// A filter that permits everything, with a listener that nobody asks.
+fn filter_listener(shot: &mut Shot) -> Outcome {
+    must("prctl", sys!(SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+    let lines = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0x7fff_0000 }];
+    let program = libc::sock_fprog { len: 1, filter: lines.as_ptr().cast_mut() };
+    let listener = shot.fire(|| sys!(SYS_seccomp, 1, 8, &raw const program))?;
+    must("close", sys!(SYS_close, listener))?;
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::{Shot, close, must, sys};
 
 super::cases! {
     socket socket_pair bind listen connect accept send_bytes send_datagram send_descriptors receive_descriptors
-    receive socket_option socket_name send_many
+    receive socket_option socket_name send_many packet_socket
 }
 
 type Outcome = Result<(), String>;
@@ -203,4 +203,23 @@ fn socket_name(shot: &mut Shot) -> Outcome {
     let (name, length) = (name.as_mut_ptr(), &raw mut length);
     shot.fire(|| sys!(SYS_getsockname, server, name, length))?;
     close(server)
+}
+
+fn packet_socket(shot: &mut Shot) -> Outcome {
+    const ALL: u16 = 3;
+    let protocol = i32::from(ALL.to_be());
+    let socket = shot.fire(|| sys!(SYS_socket, libc::AF_PACKET, libc::SOCK_RAW, protocol))?;
+    let lines = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0xffff }];
+    let program = libc::sock_fprog { len: 1, filter: lines.as_ptr().cast_mut() };
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    shot.fire(|| sys!(SYS_setsockopt, socket, level, name, &raw const program, size_of_val(&program)))?;
+    let request = [4096_u32, 1, 2048, 2];
+    // SOL_PACKET and PACKET_RX_RING.
+    shot.fire(|| sys!(SYS_setsockopt, socket, 263, 5, request.as_ptr(), 16))?;
+    // A frame of no protocol to the first interface, the loopback.
+    let mut to = [17_u16, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    to[5] = 6 << 8;
+    let frame = [0_u8; 64];
+    shot.fire(|| sys!(SYS_sendto, socket, frame.as_ptr(), frame.len(), 0, to.as_ptr(), 20))?;
+    close(socket)
 }

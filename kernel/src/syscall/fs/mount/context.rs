@@ -6,7 +6,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::fs::mount::MountNamespace;
-use crate::fs::{File, IoBuffer, Mount, OpenFile, StatusFlags, downcast};
+use crate::fs::{File, IoBuffer, Mount, OpenFile, StatusFlags, downcast, landlock};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
@@ -177,6 +177,7 @@ impl Context {
         let options = core::mem::take(&mut state.options);
         drop(state);
         check_file_system(call, &mount.file_system)?;
+        landlock::check_mounts(&call.thread.credentials())?;
         settings::check_again(mount.file_system.kind, &options)?;
         mount.file_system.set_flags(flags);
         Ok(())

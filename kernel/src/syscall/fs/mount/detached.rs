@@ -4,7 +4,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::fs::mount::{self, MountNamespace};
-use crate::fs::{File, OpenFile, Path, StatusFlags};
+use crate::fs::{File, OpenFile, Path, StatusFlags, landlock};
 use crate::memory::fallible;
 use crate::syscall::fs::mount::{check_permission, own_mounts, propagation};
 use crate::syscall::fs::{add, find, get_path};
@@ -90,6 +90,7 @@ pub fn move_mount(call: &mut Call<'_>) -> SyscallResult {
     };
     let from = side(0, 1, linux::MOVE_MOUNT_F_SYMLINKS, linux::MOVE_MOUNT_F_EMPTY_PATH)?;
     let to = side(2, 3, linux::MOVE_MOUNT_T_SYMLINKS, linux::MOVE_MOUNT_T_EMPTY_PATH)?;
+    landlock::check_mounts(&call.thread.credentials())?;
     mount::move_to(&own_mounts(call), &from, to)?;
     Ok(0.into())
 }

@@ -12,7 +12,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::lookup::PATH_LIMIT;
 use crate::fs::mount::{self, MountSet, Propagation, Superblock, is_unused};
 use crate::fs::tree::deferred_trees;
-use crate::fs::{FileType, Mount, Path};
+use crate::fs::{FileType, Mount, Path, landlock};
 use crate::process::table;
 use crate::sched::Budget;
 use crate::syscall::fs::{find, get_path, get_string};
@@ -79,6 +79,7 @@ pub fn mount(call: &mut Call<'_>) -> SyscallResult {
     }
     let at = find(call, linux::AT_FDCWD, &target, 0)?;
     check_permission(call)?;
+    landlock::check_mounts(&call.thread.credentials())?;
     if flags & linux::MS_REMOUNT != 0 {
         remount(call, &at, flags, &options)?;
     } else if flags & linux::MS_BIND != 0 {
@@ -159,6 +160,7 @@ pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
     if !place.is_mount_root() || !place.mount.is_in(&own_mounts(call)) || place.mount.is_locked() {
         return Err(Errno::EINVAL.into());
     }
+    landlock::check_mounts(&call.thread.credentials())?;
     let mount = place.mount;
     drop(place.entry);
     let is_root = Arc::ptr_eq(&call.thread.directories().root().mount, &mount);
@@ -200,6 +202,7 @@ pub fn pivot_root(call: &mut Call<'_>) -> SyscallResult {
         if place.entry.node.kind() == FileType::Directory { Ok(place) } else { Err(Errno::ENOTDIR) }
     };
     let (new, old) = (directory(&new)?, directory(&old)?);
+    landlock::check_mounts(&call.thread.credentials())?;
     let root = call.thread.directories().root();
     mount::pivot(&own_mounts(call), &new, old, &root)?;
     pending(async move {

@@ -4,6 +4,8 @@
 //! their older parts; nothing is ever taken off one. The word of a thread's work has a bit for it
 //! ([`PendingWork::FILTERED`]), so calls of other threads pay nothing.
 
+pub mod listener;
+
 use alloc::sync::Arc;
 
 use heddle_kernel_core::seccomp::{CallData, FilterAction, Program, stricter};
@@ -11,6 +13,7 @@ use heddle_kernel_core::seccomp::{CallData, FilterAction, Program, stricter};
 use crate::arch::UserContext;
 use crate::error::Errno;
 use crate::memory::fallible;
+use crate::process::seccomp::listener::FilterListener;
 use crate::process::{Process, Thread};
 use crate::signal::PendingWork;
 
@@ -22,6 +25,8 @@ const FILTER_COST: usize = 4;
 pub struct Filter {
     program: Program,
     is_logged: bool,
+    /// The listener that decides where the program wants to ask.
+    listener: Option<Arc<FilterListener>>,
     older: Option<Arc<Filter>>,
     /// Instructions of the chain, and filters in it.
     cost: usize,
@@ -33,13 +38,14 @@ impl Filter {
     ///
     /// # Errors
     /// `ENOMEM`, also if the chain becomes too long.
-    pub fn new(program: Program, is_logged: bool, older: Option<Arc<Self>>) -> Result<Arc<Self>, Errno> {
+    fn new(new: NewFilter, older: Option<Arc<Self>>) -> Result<Arc<Self>, Errno> {
+        let NewFilter { program, is_logged, listener } = new;
         let (cost, depth) = older.as_ref().map_or((0, 0), |older| (older.cost, older.depth));
         let cost = cost + program.len() + if depth > 0 { FILTER_COST } else { 0 };
         if cost > CHAIN_MAX {
             return Err(Errno::ENOMEM);
         }
-        fallible::try_arc(Self { program, is_logged, older, cost, depth: depth + 1 })
+        fallible::try_arc(Self { program, is_logged, listener, older, cost, depth: depth + 1 })
     }
 
     /// Filters in the chain.
@@ -48,20 +54,44 @@ impl Filter {
         self.depth
     }
 
-    /// The chain's answer for a call, and whether it is to be logged.
+    /// The chain's answer for a call, and the filter that gave it.
     #[must_use]
-    pub fn answer(&self, data: &CallData) -> (u32, bool) {
-        let (mut answer, mut is_logged, mut next) = (FilterAction::Allow.constant(), false, Some(self));
+    pub fn answer(&self, data: &CallData) -> (u32, &Self) {
+        let (mut answer, mut giver, mut next) = (FilterAction::Allow.constant(), self, Some(self));
         while let Some(filter) = next {
             let own = filter.program.run(data);
             if stricter(answer, own) != answer {
-                (answer, is_logged) = (own, filter.is_logged);
+                (answer, giver) = (own, filter);
             } else if filter.depth == self.depth {
                 answer = own;
             }
             next = filter.older.as_deref();
         }
-        (answer, is_logged)
+        (answer, giver)
+    }
+
+    /// Whether what the filter decides is to be logged.
+    #[must_use]
+    pub const fn is_logged(&self) -> bool {
+        self.is_logged
+    }
+
+    /// The listener of this filter.
+    #[must_use]
+    pub const fn listener(&self) -> Option<&Arc<FilterListener>> {
+        self.listener.as_ref()
+    }
+
+    /// Whether somebody listens to a filter of the chain.
+    fn has_listener(&self) -> bool {
+        let mut next = Some(self);
+        while let Some(filter) = next {
+            if filter.listener.as_ref().is_some_and(|listener| !listener.is_closed()) {
+                return true;
+            }
+            next = filter.older.as_deref();
+        }
+        false
     }
 
     /// Whether `chain` consists of the older filters of this chain, or of all.
@@ -77,8 +107,11 @@ impl Filter {
 }
 
 impl Drop for Filter {
-    /// A chain is unwound step by step: a program decides how long it is.
+    /// A chain is unwound step by step: a program decides how long it is. Listeners learn that nobody asks any more.
     fn drop(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            listener.filter_ends();
+        }
         let mut next = self.older.take();
         while let Some(mut filter) = next.and_then(Arc::into_inner) {
             next = filter.older.take();
@@ -126,16 +159,22 @@ pub fn call_data(context: &UserContext) -> CallData {
     }
 }
 
+/// A filter that is to be installed.
+pub struct NewFilter {
+    /// Its program.
+    pub program: Program,
+    /// Whether its decisions are logged.
+    pub is_logged: bool,
+    /// The listener that its program may ask.
+    pub listener: Option<Arc<FilterListener>>,
+}
+
 /// Installs a filter for a thread, and with `for_all` for all threads of its process.
 ///
 /// # Errors
-/// `EINVAL` (the thread is in strict mode), `ENOMEM`; the number of a thread whose filters are others.
-pub fn install(
-    thread: &Arc<Thread>,
-    program: Program,
-    is_logged: bool,
-    for_all: bool,
-) -> Result<Option<i32>, Errno> {
+/// `EINVAL` (the thread is in strict mode), `EBUSY` (an older filter has a listener as well), `ENOMEM`; the number of
+/// a thread whose filters are others.
+pub fn install(thread: &Arc<Thread>, new: NewFilter, for_all: bool) -> Result<Option<i32>, Errno> {
     let process: &Process = &thread.process;
     let state = process.signal_state();
     let older = match thread.seccomp() {
@@ -154,7 +193,10 @@ pub fn install(
             return Ok(Some(other.tid()));
         }
     }
-    let filter = Filter::new(program, is_logged, older)?;
+    if new.listener.is_some() && older.as_ref().is_some_and(|older| older.has_listener()) {
+        return Err(Errno::EBUSY);
+    }
+    let filter = Filter::new(new, older)?;
     if for_all {
         for other in state.threads() {
             if thread.has_no_new_privileges() {
