@@ -39,6 +39,7 @@ mod mempolicy;
 mod mounts;
 mod namespaces;
 mod old_calls;
+mod opening;
 mod page_map;
 mod pi;
 mod pidfd;
@@ -74,6 +75,7 @@ mod usage;
 mod vdso;
 mod waiting;
 mod watchers;
+mod words;
 
 use harness::Test;
 
@@ -89,6 +91,8 @@ const FAMILIES: &[&[Test]] = &[
     pipe_memory::TESTS,
     pipe_parallel::TESTS,
     waiting::TESTS,
+    opening::TESTS,
+    words::TESTS,
     watchers::TESTS,
     progress::TESTS,
     bounds::TESTS,

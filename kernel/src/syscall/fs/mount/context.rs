@@ -178,8 +178,7 @@ impl Context {
         drop(state);
         check_file_system(call, &mount.file_system)?;
         settings::check_again(mount.file_system.kind, &options)?;
-        mount.file_system.set_flags(flags);
-        Ok(())
+        mount.file_system.change_flags(flags)
     }
 }
 
