@@ -40,8 +40,8 @@ pub const KEY_SPACE_LOCK: &str = "heddle.space-lock";
 pub const KEY_PCID: &str = "heddle.pcid";
 
 /// `heddle.clearcpuid=FEATURE[,FEATURE…]`: features that the kernel does not use although the processor has them, by
-/// Linux's names: `smap`, `xsave`, `x2apic`, `tsc_deadline_timer`, `erms`; `kvm` is all that KVM offers its guests. For
-/// machines whose virtualization does not know their instructions.
+/// Linux's names: `smap`, `xsave`, `x2apic`, `tsc_deadline_timer`, `erms`, `invpcid`; `kvm` is all that KVM offers its
+/// guests. For machines whose virtualization does not know their instructions.
 pub const KEY_CLEAR_CPUID: &str = "heddle.clearcpuid";
 
 /// `heddle.setcpuid=FEATURE[,FEATURE…]`: features that the kernel uses although the processor does not name them:
@@ -87,7 +87,7 @@ pub const KEY_STRETCH: &str = "heddle.stretch-us";
 pub const USER_KEYS: [(&str, Option<&[&str]>); 8] = [
     (KEY_SPACE_LOCK, Some(&["ranges", "one"])),
     (KEY_PCID, Some(&["on", "off"])),
-    (KEY_CLEAR_CPUID, Some(&["smap", "xsave", "smap,xsave", "x2apic", "tsc_deadline_timer", "kvm"])),
+    (KEY_CLEAR_CPUID, Some(&["smap", "xsave", "smap,xsave", "x2apic", "tsc_deadline_timer", "invpcid", "kvm"])),
     (
         KEY_SET_CPUID,
         Some(&["md_clear", "spec_ctrl", "erms", "md_clear,spec_ctrl", "md_clear,spec_ctrl,erms"]),

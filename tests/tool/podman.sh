@@ -231,12 +231,122 @@ health() {
     p rm -f -t 0 well >/dev/null
 }
 
+# A whole Debian: what its own tools say of its thousands of files.
+a_debian_tree() {
+    # Without a user name space, which a container that runs the tests may not make.
+    mmdebstrap --quiet --mode=root --variant=essential bookworm "$WORK/debian.tar" >"$WORK/bootstrap" 2>&1 || {
+        tail -n 3 "$WORK/bootstrap"
+        return 1
+    }
+    p import "$WORK/debian.tar" debian >/dev/null
+    rm "$WORK/debian.tar"
+    p run -d --network none --name debian debian sleep 1000 >/dev/null
+    expect "" "$(p exec debian dpkg --verify base-files bash coreutils dpkg libc6)"
+    p exec debian sh -c 'echo ann:x:1000:1000::/home:/bin/sh >> /etc/passwd; echo "ann:*:20000::::::" >> /etc/shadow'
+    expect "ok ann" "$(p exec debian su ann -c 'perl -e "print q(ok )"; id -un')"
+    # What the guest writes and the host writes later, in the same folder.
+    p exec debian sh -c 'mkdir /srv/made && seq 300 | while read -r n; do echo $n > /srv/made/$n; done'
+    echo host >"$WORK/300"
+    p cp "$WORK/300" debian:/srv/made/300
+    p cp "$WORK/300" debian:/srv/made/301
+    expect "301 host host" "$(p exec debian sh -c 'echo $(ls /srv/made | wc -l) $(cat /srv/made/300 /srv/made/301)')"
+    p rm -f -t 0 debian >/dev/null
+}
+
+# Programs of musl, with its loader, as in Alpine.
+a_musl_tree() {
+    mkdir -p "$WORK/musl"/{bin,lib,etc,tmp,proc,sys,dev}
+    cat >"$WORK/musl.c" <<'END'
+#include <pthread.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void *twice(void *number) { *(int *)number *= 2; return 0; }
+int main(void) {
+    int number = 21, status;
+    pthread_t thread;
+    pthread_create(&thread, 0, twice, &number);
+    pthread_join(thread, 0);
+    if (!fork()) _exit(number);
+    wait(&status);
+    printf("%d %s\n", WEXITSTATUS(status), getpwuid(1000)->pw_name);
+}
+END
+    musl-gcc -O1 "$WORK/musl.c" -o "$WORK/musl/bin/program"
+    cp /lib/x86_64-linux-musl/libc.so "$WORK/musl/lib/ld-musl-x86_64.so.1"
+    cp -L "$(type -P busybox)" "$WORK/musl/bin/busybox"
+    ldd "$WORK/musl/bin/busybox" 2>/dev/null | grep -o '/[^ ]*' | while read -r library; do
+        mkdir -p "$WORK/musl$(dirname "$library")"
+        cp -L "$library" "$WORK/musl$library"
+    done
+    for name in sh ls cat; do ln -s busybox "$WORK/musl/bin/$name"; done
+    cp "$WORK/root/etc/passwd" "$WORK/musl/etc/passwd"
+    tar -C "$WORK/musl" -c . | p import - musl >/dev/null
+    expect "42 ann" "$(p "${run[@]}" musl program)"
+    expect "42 ann" "$(p "${run[@]}" musl sh -c 'program | cat')"
+}
+
+# A database whose volume survives its container.
+a_database() {
+    root_of_host "$WORK/redis" redis-server redis-cli sleep mkdir
+    tar -C "$WORK/redis" -c . | p import - redis >/dev/null
+    local serve=(redis-server --port 0 --unixsocket /tmp/socket --dir /data --appendonly yes --save "" --daemonize no)
+    local number
+    for number in 1 2; do
+        p run -d --network none -v database:/data --name "redis-$number" redis "${serve[@]}" >/dev/null
+        wait_for p exec "redis-$number" redis-cli -s /tmp/socket ping
+        [[ $number != 1 ]] || expect OK "$(p exec redis-1 redis-cli -s /tmp/socket set key value)"
+        expect value "$(p exec "redis-$number" redis-cli -s /tmp/socket get key)"
+        p stop -t 20 "redis-$number" >/dev/null
+        expect 0 "$(p inspect "redis-$number" --format '{{.State.ExitCode}}')"
+        p rm "redis-$number" >/dev/null
+    done
+    p volume rm database >/dev/null
+}
+
+# A build in a source tree of the host, with the host's compiler.
+a_build() {
+    local number
+    mkdir -p "$WORK/toolchain"/{etc,tmp,proc,sys,dev,root,src,usr} "$WORK/src"
+    for name in bin sbin lib lib64; do ln -s "usr/$name" "$WORK/toolchain/$name"; done
+    cp /etc/passwd /etc/group "$WORK/toolchain/etc"
+    mkdir -p "$WORK/toolchain/etc/alternatives"
+    cp -d /etc/alternatives/* "$WORK/toolchain/etc/alternatives"
+    tar -C "$WORK/toolchain" -c . | p import - toolchain >/dev/null
+    for number in $(seq 6); do
+        printf '#include <stdio.h>\n#include "sum.h"\nint part_%s(void) { return %s; }\n' "$number" "$number" >"$WORK/src/part$number.c"
+    done
+    printf 'int part_%s(void);\n' $(seq 6) >"$WORK/src/sum.h"
+    cat >"$WORK/src/main.c" <<'END'
+#include <stdio.h>
+#include "sum.h"
+int main(void) { printf("%d\n", part_1() + part_2() + part_3() + part_4() + part_5() + part_6()); }
+END
+    printf 'objects := $(patsubst %%.c,%%.o,$(wildcard *.c))\nsum: $(objects)\n\t$(CC) -o $@ $^\n$(objects): sum.h\n' >"$WORK/src/Makefile"
+    local compile=(run --rm --network none --cpus 2 -v /usr:/usr:ro -v "$WORK/src:/src" -w /src toolchain)
+    p "${compile[@]}" make -s -j4
+    expect 21 "$("$WORK/src/sum")"
+    # A second one sees what the first has left, and the change that came from here.
+    echo 'int part_6(void) { return 106; }' >"$WORK/src/part6.c"
+    expect 1 "$(p "${compile[@]}" make -j4 | grep -c part..c)"
+    expect 121 "$("$WORK/src/sum")"
+}
+
 if ! make_image >"$WORK/log" 2>&1; then echo "not ok an image: $(tail -c 300 "$WORK/log")"; exit; fi
 check "runs, statuses, streams" runs
 check "users, capabilities, limits" identity
 check "exec, logs, stop, start, kill" further_programs
 check "diff, cp, commit" writes_reach_the_image
 check "volumes, read-only roots, tmpfs" volumes
+# needs NAME PROGRAM FUNCTION: a check that a program of this host is needed for.
+needs() {
+    if command -v "$2" >/dev/null; then check "$1" "$3"; else echo "skip $1: no $2"; fi
+}
+needs "a Debian root" mmdebstrap a_debian_tree
+needs "programs of musl" musl-gcc a_musl_tree
+needs "a database and its volume" redis-server a_database
+needs "a build in a source tree of the host" gcc a_build
 check "limits make the machine's size" size_of_the_machine
 check "a terminal" a_terminal
 check "what cannot be had is refused" refusals

@@ -9,6 +9,9 @@
 //! Further programs in the same machine have a port of their own, with messages of the same form: [`programs`].
 
 pub mod programs;
+mod shares;
+
+pub use shares::{ShareChanged, SpecialFile};
 
 /// Length of a message header in bytes.
 pub const HEADER_BYTES: usize = 8;
@@ -29,6 +32,16 @@ pub mod kind {
     pub const READER_GONE: u32 = 5;
     /// Host to guest, without payload: open the port of [`super::programs`], once.
     pub const OPEN_PROGRAMS: u32 = 6;
+    /// Host to guest: `folder: u32`, a shared folder of which all changes are announced from now on.
+    pub const SHARE_WATCHED: u32 = 7;
+    /// Host to guest: `folder: u32`, of which changes are not announced any more.
+    pub const SHARE_UNWATCHED: u32 = 9;
+    /// Host to guest: `number: u32`, `error: u32`: what has become of a [`super::SpecialFile`]; zero: it is done.
+    pub const SPECIAL_FILE_DONE: u32 = 10;
+    /// Guest to host: [`super::SpecialFile`].
+    pub const SPECIAL_FILE: u32 = 20;
+    /// Host to guest: [`super::ShareChanged`].
+    pub const SHARE_CHANGED: u32 = 8;
     /// Guest to host: [`super::Exit`].
     pub const EXIT: u32 = 16;
     /// Guest to host: `nanoseconds: u64`, guest time from its first instruction to the program's start.
@@ -280,7 +293,8 @@ pub fn parse_header(bytes: [u8; HEADER_BYTES]) -> Option<(usize, u32)> {
     (length <= PAYLOAD_MAX_BYTES).then_some((length, reader.u32()?))
 }
 
-/// Writes a message whose payload is one `u32`: [`kind::SIGNAL`], [`kind::READER_GONE`], [`kind::NO_LEASE`].
+/// Writes a message whose payload is one `u32`: [`kind::SIGNAL`], [`kind::READER_GONE`], [`kind::NO_LEASE`],
+/// [`kind::SHARE_WATCHED`], [`kind::SHARE_UNWATCHED`].
 ///
 /// # Errors
 /// [`Full`] as the sink says.

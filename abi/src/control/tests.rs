@@ -127,3 +127,31 @@ fn a_window_never_grows_beyond_its_size() {
     window.spend(PIECE_BYTES);
     assert_eq!(window.piece_bytes(), PIECE_BYTES.min(WINDOW_BYTES as usize - PIECE_BYTES));
 }
+
+#[test]
+fn a_change_in_a_share_is_passed_on() {
+    let changed = ShareChanged { folder: 2, directory: b"a/b", name: b"c" };
+    let mut sink = Small::new();
+    changed.put(&mut sink).unwrap();
+    let (header, payload) = sink.as_bytes().split_first_chunk().unwrap();
+    assert_eq!(parse_header(*header), Some((payload.len(), kind::SHARE_CHANGED)));
+    assert_eq!(ShareChanged::parse(payload), Some(changed));
+    assert_eq!(ShareChanged::parse(&payload[..payload.len() - 1]), None);
+}
+
+#[test]
+fn a_special_file_is_asked_for_and_answered() {
+    for owner in [None, Some((1, 2))] {
+        let asked = SpecialFile { number: 7, folder: 1, mode: 0o140_755, owner, path: b"a/s" };
+        let mut sink = Small::new();
+        asked.put(&mut sink).unwrap();
+        let (header, payload) = sink.as_bytes().split_first_chunk().unwrap();
+        assert_eq!(parse_header(*header), Some((payload.len(), kind::SPECIAL_FILE)));
+        assert_eq!(SpecialFile::parse(payload), Some(asked));
+    }
+    let mut sink = Small::new();
+    SpecialFile::put_done(&mut sink, 7, 13).unwrap();
+    let (header, payload) = sink.as_bytes().split_first_chunk().unwrap();
+    assert_eq!(parse_header(*header), Some((payload.len(), kind::SPECIAL_FILE_DONE)));
+    assert_eq!(SpecialFile::parse_done(payload), Some((7, 13)));
+}

@@ -15,6 +15,16 @@ macro_rules! say {
     }};
 }
 
+/// Writes a line to standard output; an error ends the calling function, which a panic would not explain.
+#[macro_export]
+macro_rules! out {
+    ($($argument:tt)*) => {{
+        use std::io::Write as _;
+        let written = writeln!(std::io::stdout().lock(), $($argument)*);
+        written.map_err(|error| anyhow::anyhow!("standard output: {error}"))?;
+    }};
+}
+
 pub mod bench;
 pub mod cache;
 pub mod commands;

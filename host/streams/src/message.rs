@@ -65,6 +65,19 @@ impl Messages {
     }
 }
 
+impl Message {
+    /// Passes the message on.
+    ///
+    /// # Errors
+    /// [`Full`] as the sink says, and if it is longer than a message may be.
+    pub fn put(&self, sink: &mut impl Sink) -> Result<(), Full> {
+        let length = u32::try_from(self.payload.len()).map_err(|_| Full)?;
+        sink.put(&length.to_le_bytes())?;
+        sink.put(&self.kind.to_le_bytes())?;
+        sink.put(&self.payload)
+    }
+}
+
 /// Messages that wait to be sent.
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -84,6 +97,12 @@ impl Outbox {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sent == self.bytes.len()
+    }
+
+    /// The bytes that wait.
+    #[must_use]
+    pub fn waiting(&self) -> &[u8] {
+        &self.bytes[self.sent..]
     }
 
     /// How many bytes wait.

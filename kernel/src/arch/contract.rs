@@ -5,6 +5,7 @@ use core::fmt;
 use core::ops::Range;
 
 use heddle_kernel_core::signal::Signal;
+use heddle_kernel_core::tlb::tags::Abilities;
 
 use crate::arch::{SignalCause, UserHooks, current};
 use crate::error::Errno;
@@ -35,6 +36,9 @@ mod context {
     const _: fn() -> UserContext = UserContext::new_user;
     const _: fn(&UserContext) -> usize = UserContext::syscall_number;
     const _: fn(&mut UserContext) = UserContext::restart_syscall;
+    const _: fn() -> bool = current::stray::is_unknown;
+    const _: fn(bool) = current::stray::settle;
+    const _: fn(&UserContext, usize) -> bool = UserContext::is_at_entry;
     const _: fn(&UserContext, usize) -> Option<usize> = UserContext::strayed_call;
     const _: fn(&mut UserContext) = UserContext::adopt_call;
     const _: &[u8] = &current::CALL_INSTRUCTION;
@@ -121,7 +125,9 @@ mod paging {
     const _: fn(usize) -> u64 = offered::root_of;
     const _: unsafe fn(u64) = offered::load_root;
     const _: fn() -> bool = offered::has_tags;
-    const _: fn() -> bool = offered::use_tags;
+    const _: fn() -> bool = offered::forgets_elsewhere;
+    const _: fn() -> Abilities = offered::use_tags;
+    const _: unsafe fn(u16, usize) = offered::flush_tagged_page;
     const _: unsafe fn(u64, u16, bool) = offered::load_tagged_root;
     const _: fn(usize) = offered::flush_page;
     const _: fn() = offered::flush_all;

@@ -17,6 +17,7 @@
 //! - [`debug`]: the registers as a debugger sees them, and what it has the processor watch.
 //! - [`mitigations`]: measures against processors that run ahead of their checks.
 //! - [`paravirt`]: what a hypervisor offers beyond a processor.
+//! - [`stray`]: system calls that come to the kernel without the kernel's rights.
 //! - [`machine`]: console of the log, and the end of the machine.
 //!
 //! **Interrupts** are off in kernel code. They are taken in user mode, in [`cpu::idle`] and in
@@ -33,7 +34,7 @@ pub use current::debug;
 pub use current::{
     CALL_INSTRUCTION, ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu,
     enter_user, exception_signal, features, hardware_capabilities, interrupt, machine, mitigations, paging,
-    paravirt, signal, stack, syscall_name, time, user,
+    paravirt, signal, stack, stray, syscall_name, time, user,
 };
 
 /// Hooks that [`enter_user`] calls around the time in which a program runs.

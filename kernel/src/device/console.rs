@@ -59,7 +59,7 @@ struct Control {
 pub struct Console {
     registers: Registers,
     control: SpinLock<Control>,
-    /// By port number; port 0 is not used.
+    /// From port 1 on: port 0 is not used, and gets no queues.
     ports: Vec<Port>,
     /// Its interrupt line.
     pub irq: u32,
@@ -85,8 +85,8 @@ impl Console {
         transmit.allocate(QUEUE_LENGTH, MESSAGE_BYTES)?;
         transmit.set_interrupts(false);
         let mut ports = Vec::new();
-        ports.try_reserve_exact(COUNT as usize).map_err(|_| Errno::ENOMEM)?;
-        for number in 0..COUNT as usize {
+        ports.try_reserve_exact(COUNT as usize - 1).map_err(|_| Errno::ENOMEM)?;
+        for number in 1..COUNT as usize {
             let index = first_queue(number);
             let receive = BufferQueue::new(&mut transport, index, Direction::Receive)?;
             let transmit = BufferQueue::new(&mut transport, index + 1, Direction::Transmit)?;
@@ -111,7 +111,7 @@ impl Console {
 
     /// A port, 1 to 5.
     pub fn port(&self, number: u32) -> &Port {
-        &self.ports[number as usize % self.ports.len()]
+        &self.ports[(number as usize).wrapping_sub(1) % self.ports.len()]
     }
 
     /// Opens a port, as soon as the device has it.
@@ -194,8 +194,5 @@ impl Console {
 
 /// The receive queue of a port; the next one sends.
 const fn first_queue(port: usize) -> u16 {
-    match port {
-        0 => 0,
-        _ => 2 * (port as u16 + 1),
-    }
+    2 * (port as u16 + 1)
 }

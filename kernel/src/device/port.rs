@@ -31,8 +31,8 @@ pub struct Buffers {
 
 impl Buffers {
     /// The fewest buffers of a direction, and the fewest bytes of one, where the machine has little memory.
-    const COUNT_MIN: usize = 4;
-    const BYTES_MIN: usize = 2048;
+    const COUNT_MIN: usize = 2;
+    const BYTES_MIN: usize = 1024;
 
     /// The same in proportion to the machine's memory.
     fn in_proportion(self) -> Self {

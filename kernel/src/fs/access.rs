@@ -25,7 +25,7 @@ bitflags::bitflags! {
 /// # Errors
 /// `EACCES`.
 pub fn check(node: &dyn Inode, credentials: &Credentials, access: Access) -> Result<(), Errno> {
-    let metadata = node.metadata();
+    let metadata = node.access();
     check_bits(&metadata, credentials, access, || {
         let acls = &node.extended()?.acls;
         acls.permits(access.bits(), metadata.uid, metadata.gid, credentials)
@@ -103,10 +103,10 @@ pub fn check_remove(directory: &Path, entry: &Dentry, credentials: &Credentials)
     if directory.mount.is_read_only() {
         return Err(Errno::EROFS);
     }
-    let metadata = directory.entry.node.metadata();
+    let metadata = directory.entry.node.access();
     check(&*directory.entry.node, credentials, Access::WRITE | Access::EXECUTE)?;
     let sticky = metadata.permissions & linux::S_ISVTX != 0;
-    if sticky && metadata.uid != credentials.fsuid && !owns(&entry.node.metadata(), credentials) {
+    if sticky && metadata.uid != credentials.fsuid && !owns(&entry.node.access(), credentials) {
         return Err(Errno::EPERM);
     }
     Ok(())

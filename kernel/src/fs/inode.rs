@@ -280,6 +280,11 @@ pub trait Inode: Any + Send + Sync {
     /// The attributes that `stat` reports.
     fn metadata(&self) -> Metadata;
 
+    /// The same for a permission check, for which only type, permissions, owner and group have to be those of now.
+    fn access(&self) -> Metadata {
+        self.metadata()
+    }
+
     /// The result of `statfs`.
     fn statistics(&self) -> Statistics;
 

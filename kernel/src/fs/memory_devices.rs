@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use crate::error::{Errno, TryResult};
 use crate::fs::inode::Opening;
 use crate::fs::{File, IoBuffer, OpenFile, devices};
-use crate::memory::{MapSource, fallible};
+use crate::memory::{MapSource, fallible, frame};
 
 /// Name, major and minor number of each.
 pub const NODES: &[(&[u8], u32, u32)] = &[
@@ -26,7 +26,6 @@ const URANDOM: u32 = 9;
 /// Random bytes made at a time, and in one attempt: they take many times as long as other copies.
 const PIECE: usize = 256;
 const RANDOM_ATTEMPT: usize = 4096;
-static ZEROS: [u8; 4096] = [0; 4096];
 
 struct Device(u32);
 
@@ -61,7 +60,7 @@ impl File for Device {
                 crate::random::fill(piece);
                 piece
             } else {
-                &ZEROS[..]
+                &frame::zeros()[..]
             };
             let before = buffer.done();
             let result = buffer.copy_out(bytes);

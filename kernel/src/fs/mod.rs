@@ -59,7 +59,12 @@ pub use crate::fs::directories::Directories;
 pub use crate::fs::inode::{FileType, Inode, Metadata};
 pub use crate::fs::mount::{Mount, Path};
 pub use crate::fs::open::{OpenFile, StatusFlags};
-pub use crate::fs::tree::drain as drain_caches;
+
+/// Frees what is only kept to be quick.
+pub fn drain_caches() {
+    tree::drain();
+    share::drain();
+}
 
 /// The result of a bounded search for data or a hole ([`File::seek_data`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -206,6 +206,24 @@ impl OpenFile {
         }
     }
 
+    /// The type of the file.
+    #[must_use]
+    pub fn kind(&self) -> FileType {
+        match &self.place {
+            Some(place) => place.entry.node.kind(),
+            None => self.file.metadata().kind,
+        }
+    }
+
+    /// The attributes for a permission check.
+    #[must_use]
+    pub fn access(&self) -> Metadata {
+        match &self.place {
+            Some(place) => place.entry.node.access(),
+            None => self.file.metadata(),
+        }
+    }
+
     /// The result of `fstat`.
     #[must_use]
     pub fn metadata(&self) -> Metadata {

@@ -15,6 +15,8 @@ pub static ROOTS_KEPT: Counter = Counter::new(0);
 pub static FLUSH_ALL: Counter = Counter::new(0);
 /// Translations flushed one by one.
 pub static FLUSH_PAGE: Counter = Counter::new(0);
+/// Translations flushed one by one that belong to a page table not in use.
+pub static FLUSH_ELSEWHERE: Counter = Counter::new(0);
 /// Flushes of all translations after a fork.
 pub static FLUSH_FORK: Counter = Counter::new(0);
 /// Flushes of all translations because a slot was given up.
@@ -37,7 +39,7 @@ pub static FILE_RANGES: Counter = Counter::new(0);
 pub static FILE_RANGE_WAITS: Counter = Counter::new(0);
 
 /// All counters by name.
-pub fn all() -> [(&'static str, u64); 15] {
+pub fn all() -> [(&'static str, u64); 16] {
     let value = |counter: &Counter| counter.load(Ordering::Relaxed);
     [
         ("switches", value(&SWITCHES)),
@@ -45,6 +47,7 @@ pub fn all() -> [(&'static str, u64); 15] {
         ("page_tables_kept", value(&ROOTS_KEPT)),
         ("flushes_all", value(&FLUSH_ALL)),
         ("flushes_page", value(&FLUSH_PAGE)),
+        ("flushes_elsewhere", value(&FLUSH_ELSEWHERE)),
         ("flushes_fork", value(&FLUSH_FORK)),
         ("flushes_exit", value(&FLUSH_EXIT)),
         ("flushes_remote", value(&FLUSH_REMOTE)),

@@ -26,7 +26,7 @@ use crate::sync::SpinLock;
 /// The most frames that only small allocations of the kernel's heap may use.
 const EMERGENCY_FRAMES_MAX: usize = 64;
 /// The least, as a part of all frames: a machine of a few MiB has no more to spare.
-const EMERGENCY_PART: usize = 8;
+const EMERGENCY_PART: usize = 16;
 /// A machine with so many frames has all buffers of its devices.
 const AMPLE_FRAMES: usize = (32 << 20) / PAGE_SIZE;
 /// Memory below this is reserved for the firmware and for the start of other processors.
@@ -67,6 +67,11 @@ static CACHES: [SpinLock<FrameCache>; MAX_CPUS] = [const { SpinLock::new(FrameCa
 struct Page([u8; PAGE_SIZE]);
 
 static ZERO_PAGE: Page = Page([0; PAGE_SIZE]);
+
+/// The bytes of the page of zeros, for reads that find nothing.
+pub fn zeros() -> &'static [u8; PAGE_SIZE] {
+    &ZERO_PAGE.0
+}
 
 fn machine() -> &'static FrameMachine {
     MACHINE.get().expect("memory is initialized before it is used")

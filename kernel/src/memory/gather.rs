@@ -32,6 +32,8 @@ pub struct Gather {
     stale: Range<usize>,
     /// Whether other CPUs must flush too.
     everywhere: bool,
+    /// Whether tables were taken.
+    has_tables: bool,
     /// Pages of programs that were taken out.
     pages: usize,
 }
@@ -39,7 +41,15 @@ pub struct Gather {
 impl Gather {
     /// Nothing gathered.
     pub const fn new() -> Self {
-        Self { inline: [0; INLINE], spill: None, length: 0, stale: NOTHING, everywhere: false, pages: 0 }
+        Self {
+            inline: [0; INLINE],
+            spill: None,
+            length: 0,
+            stale: NOTHING,
+            everywhere: false,
+            has_tables: false,
+            pages: 0,
+        }
     }
 
     /// Whether nothing is stale and nothing waits for release.
@@ -83,6 +93,7 @@ impl Gather {
     /// Takes an entry that was in a table of `level` and covered `range`. There must be room.
     pub fn take(&mut self, entry: PageTableEntry, level: usize, range: Range<usize>) {
         self.mark(range);
+        self.has_tables |= level > 0;
         if level == 0 && !entry.is_counted() {
             return;
         }
@@ -112,6 +123,12 @@ impl Gather {
     /// How many these were since the last time.
     pub const fn take_page_count(&mut self) -> usize {
         core::mem::replace(&mut self.pages, 0)
+    }
+
+    /// The pages whose translations are stale, if they are few, and no table is.
+    pub fn few_pages(&self) -> Option<impl ExactSizeIterator<Item = usize>> {
+        let is_few = !self.has_tables && self.stale.len() / PAGE_SIZE <= PAGES_BY_PAGE;
+        is_few.then(|| self.stale.clone().step_by(PAGE_SIZE))
     }
 
     /// Flushes this CPU's stale translations. Returns whether there were any.
@@ -145,5 +162,6 @@ impl Gather {
         self.length = 0;
         self.stale = NOTHING;
         self.everywhere = false;
+        self.has_tables = false;
     }
 }

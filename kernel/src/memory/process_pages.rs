@@ -53,6 +53,12 @@ impl Pages {
         Self::new(self.address)
     }
 
+    /// Where they were mapped.
+    #[must_use]
+    pub const fn address(&self) -> usize {
+        self.address
+    }
+
     fn frame(&self, index: usize) -> Result<&FrameRef, Errno> {
         let place = self.frames.get(index).ok_or(Errno::EFAULT)?;
         place.try_call_once(|| {

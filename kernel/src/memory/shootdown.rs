@@ -61,6 +61,27 @@ pub fn has_flushed(space: usize, number: u64) {
     OWN_TAGS[cpu::id()].lock().has_flushed(space, number);
 }
 
+/// This CPU, which does not use a private space, forgets the few pages that removal `number` took out of it, if it can
+/// and they are all that it would have to flush when it comes back.
+#[allow(unsafe_code, reason = "an instruction that not every processor has")]
+#[inline(never)]
+pub fn flush_elsewhere(space: usize, number: u64, pages: impl ExactSizeIterator<Item = usize>) {
+    if !paging::forgets_elsewhere() {
+        return;
+    }
+    let mut tags = OWN_TAGS[cpu::id()].lock();
+    let Some(tag) = tags.behind(space, number) else { return };
+    counters::add(&counters::FLUSH_ELSEWHERE, pages.len() as u64);
+    // SAFETY: the processors have the instruction.
+    pages.for_each(|page| unsafe { paging::flush_tagged_page(number_of(tag), page) });
+    tags.has_flushed(space, number);
+}
+
+/// The processor's number of a tag: 0 is that of CPUs' own roots.
+const fn number_of(tag: usize) -> u16 {
+    tag as u16 + 1
+}
+
 /// To be called before this CPU flushes everything because it changes its page table: who has used it is not told of
 /// removals any more, so nobody's tables stay in its root.
 pub fn begin_root_change() {
@@ -91,7 +112,7 @@ fn load_tagged(root: u64, space: usize, removals: &Removals) {
         count(&counters::ROOTS_KEPT);
     }
     // SAFETY: as in `load`; and a space has one root in its life, whose translations alone have its tag.
-    unsafe { paging::load_tagged_root(root, choice.tag as u16 + 1, choice.keeps) };
+    unsafe { paging::load_tagged_root(root, number_of(choice.tag), choice.keeps) };
 }
 
 /// Makes this CPU use its own root, and forget all translations of it.

@@ -22,8 +22,28 @@ pub fn open(
     path: &[u8],
     how: LookupFlags,
 ) -> Result<Arc<OpenFile>, Errno> {
-    let (place, credentials) = find_from(thread, descriptor, path, how).map_err(as_error)?;
-    open_place(thread, place, &credentials)
+    again_if_stale(|| {
+        let (place, credentials) = find_from(thread, descriptor, path, how).map_err(as_error)?;
+        open_place(thread, place, &credentials)
+    })
+}
+
+/// How often a file is looked up at most whose name changes hands all the time.
+const LOOKS_MAX: usize = 16;
+
+/// Looks a file up and opens it, and again if that says `ESTALE`: a shared folder's word for a name that the host has
+/// given to another file, or taken away, since it was looked up.
+///
+/// # Errors
+/// Those of opening it.
+pub fn again_if_stale<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 1..LOOKS_MAX {
+        match open() {
+            Err(Errno::ESTALE) => {}
+            result => return result,
+        }
+    }
+    open()
 }
 
 fn open_place(

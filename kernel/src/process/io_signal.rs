@@ -98,7 +98,7 @@ impl Listener for ReadyNotice {
 /// The events of which the owner of a file wants to know: room to write is told of pipes only.
 fn events_of(open: &OpenFile) -> Events {
     const READ: Events = Events::IN.union(Events::PRI).union(Events::RDHUP);
-    match (open.metadata().kind == FileType::Fifo, open.is_readable(), open.is_writable()) {
+    match (open.kind() == FileType::Fifo, open.is_readable(), open.is_writable()) {
         (true, false, _) => Events::OUT,
         (true, true, true) => READ | Events::OUT,
         _ => READ,
@@ -108,7 +108,7 @@ fn events_of(open: &OpenFile) -> Events {
 /// Whether signals are sent for a file of this kind.
 #[must_use]
 pub fn is_supported(open: &OpenFile) -> bool {
-    match open.metadata().kind {
+    match open.kind() {
         FileType::Fifo | FileType::Socket => true,
         FileType::Character => open.file.is_pollable(),
         _ => open.file.name() == "anon_inode:inotify",

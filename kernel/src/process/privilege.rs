@@ -75,7 +75,7 @@ impl FileCapabilities {
 /// `ENOMEM`; `EPERM`: the file's capabilities are more than the bounding set leaves, and the program counts on them.
 pub fn of_program(thread: &Thread, file: &OpenFile) -> Result<ProgramIdentity, Errno> {
     let old = thread.credentials();
-    let metadata = file.metadata();
+    let metadata = file.access();
     let may_gain = file.place.as_ref().is_none_or(|place| {
         place.mount.flags() & linux::MS_NOSUID == 0 && is_within(&old.users, place.mount.file_system.owner())
     });

@@ -4,18 +4,26 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use heddle_abi::control;
-use heddle_abi::control::{EndOfInput, HEADER_BYTES, OutOfMemory, Small, WindowSize, kind, stream};
-use heddle_kernel_core::fallible::resize_reserved;
+use heddle_abi::control::{
+    EndOfInput, Full, HEADER_BYTES, OutOfMemory, ShareChanged, Sink, Small, SpecialFile, WindowSize, kind,
+    stream,
+};
+use heddle_kernel_core::fallible::{extend_reserved, resize_reserved};
 use heddle_kernel_core::signal::{Information, Signal};
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::device::{Port, wait};
+use crate::error::Errno;
+use crate::fs::share;
 use crate::process::oom;
 use crate::signal::send_to_group;
 use crate::sync::SpinLock;
+use crate::time;
 use crate::tty::console;
 use crate::wait::queue::{Events, WaitQueue};
 
+/// How long a message waits for memory before it tries again.
+const NO_MEMORY_NS: u64 = 10_000_000;
 /// A total that the host has not announced.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -96,6 +104,21 @@ impl Host {
                     let _ = send_to_group(group, Information::kernel(signal));
                 }
             }
+            kind::SHARE_WATCHED | kind::SHARE_UNWATCHED => {
+                if let Some(folder) = control::parse_word(&payload) {
+                    share::watched(folder, message == kind::SHARE_WATCHED);
+                }
+            }
+            kind::SPECIAL_FILE_DONE => {
+                if let Some((number, error)) = SpecialFile::parse_done(&payload) {
+                    share::special::answer(number, error);
+                }
+            }
+            kind::SHARE_CHANGED => {
+                if let Some(changed) = ShareChanged::parse(&payload) {
+                    share::changed(&changed);
+                }
+            }
             // A host that knows more than this kernel.
             _ => {}
         }
@@ -118,13 +141,30 @@ pub async fn receive(port: &Port) -> Option<(u32, Vec<u8>)> {
         return None;
     };
     let mut payload = Vec::new();
-    if payload.try_reserve_exact(length).is_err() {
-        ::log::error!("host: no memory for a message of {length} bytes, the port is given up");
-        return None;
+    while payload.try_reserve_exact(length).is_err() {
+        if message == kind::SHARE_CHANGED {
+            // Everything is asked about instead, which needs no memory.
+            skip(port, length).await;
+            share::announce();
+            return Some((message, Vec::new()));
+        }
+        // Somebody gives memory back, or is killed for it.
+        time::sleep_until(time::now_ns() + NO_MEMORY_NS).await;
     }
     resize_reserved(&mut payload, length, 0);
     fill(port, &mut payload).await;
     Some((message, payload))
+}
+
+/// Passes over bytes of a port.
+async fn skip(port: &Port, mut length: usize) {
+    while length > 0 {
+        wait(&port.changed, || port.has_data()).await;
+        port.read(length, &mut |piece| {
+            length -= piece.len();
+            piece.len()
+        });
+    }
 }
 
 /// Fills `bytes` from a port.
@@ -153,6 +193,31 @@ pub async fn send_bytes(port: &Port, bytes: &[u8]) {
     };
     while port.write(fill).is_none() {
         wait(&port.changed, || port.has_room()).await;
+    }
+}
+
+/// A message of any length that a port's buffer takes.
+struct Bytes(Vec<u8>);
+
+impl Sink for Bytes {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        self.0.try_reserve(bytes.len()).map_err(|_| Full)?;
+        extend_reserved(&mut self.0, bytes);
+        Ok(())
+    }
+}
+
+/// Passes requests for FIFOs and sockets of shared folders on to the host.
+pub async fn ask_for_special_files(port: &'static Port) {
+    loop {
+        wait(&share::special::REQUESTED, share::special::has_request).await;
+        let Some(request) = share::special::take_request() else { continue };
+        let mut message = Bytes(Vec::new());
+        let fields = SpecialFile { path: &request.path, ..request.fields };
+        match fields.put(&mut message) {
+            Ok(()) => send_bytes(port, &message.0).await,
+            Err(Full) => share::special::answer(request.fields.number, Errno::ENOMEM.0.into()),
+        }
     }
 }
 

@@ -43,9 +43,9 @@ const SHUTDOWN_GRACE_NS: u64 = 10_000_000_000;
 /// How often the end of the session checks whether the terminal's output is written.
 const DRAIN_NS: u64 = 1_000_000;
 
-/// The control port is for messages, of which only the first can be long.
+/// The control port is for messages, of which only the first can be long; those to the host have a path at most.
 const CONTROL_BUFFERS: Buffers =
-    Buffers { receive_count: 8, receive_bytes: 4096, transmit_count: 8, transmit_bytes: 64 };
+    Buffers { receive_count: 8, receive_bytes: 4096, transmit_count: 4, transmit_bytes: 2048 };
 
 /// Starts the coroutines that talk to the host; one of them runs its program.
 ///
@@ -55,6 +55,7 @@ pub fn start(console: &'static Console) -> Result<(), Errno> {
     console.open(port::CONTROL, CONTROL_BUFFERS)?;
     sched::spawn(Priority::KERNEL, receive(console))?;
     sched::spawn(Priority::KERNEL, host::report_kills(console.port(port::CONTROL)))?;
+    sched::spawn(Priority::KERNEL, host::ask_for_special_files(console.port(port::CONTROL)))?;
     sched::spawn(Priority::KERNEL, run(console)).map(drop)
 }
 

@@ -29,7 +29,7 @@ use crate::device::console::Console;
 use crate::device::port::Buffers;
 use crate::error::{Errno, TryError};
 use crate::fs::pipe::{self, CAPACITY_LIMIT};
-use crate::fs::{DescriptorTable, IoBuffer, OpenFile, StatusFlags};
+use crate::fs::{DescriptorTable, IoBuffer, OpenFile, StatusFlags, share};
 use crate::memory::fallible::try_arc;
 use crate::process::{ControllingTerminal, Credentials, Process, table};
 use crate::sched::Priority;
@@ -193,6 +193,7 @@ async fn send_ended(port: &Port, number: u32, ending: Ending) {
 
 async fn start(guest: &Arc<Guest>, payload: Vec<u8>) -> Result<Arc<Process>, Errno> {
     let start = Start::parse(&payload).ok_or(Errno::EINVAL)?;
+    share::announce();
     let (descriptors, ends, terminal) = connect(&start)?;
     guest.state.lock().terminal.clone_from(&terminal);
     let terminal = terminal.map(|terminal| -> Arc<dyn ControllingTerminal> { terminal });

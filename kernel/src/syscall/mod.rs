@@ -26,6 +26,7 @@ pub mod process;
 pub mod record;
 pub mod sched;
 pub mod signal;
+pub mod stray;
 pub mod submitted;
 mod table;
 pub mod thread_loop;

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use core::pin::{Pin, pin};
 use core::task::Poll;
 
-use crate::arch::paging::{PAGE_SIZE, USER_END};
+use crate::arch::paging::PAGE_SIZE;
 use crate::arch::{FloatState, Trap, UserContext};
 use crate::call::SyscallState;
 use crate::call::caller::Caller;
@@ -20,6 +20,7 @@ use crate::sched::Budget;
 use crate::signal::filter::Decision;
 use crate::signal::{Next, PendingWork};
 use crate::syscall::process::core_dump;
+use crate::syscall::stray;
 use crate::wait::node::WaitKind;
 use crate::{arch, sched, signal, syscall};
 
@@ -151,16 +152,24 @@ async fn is_preempted(thread: &Thread) {
     }
 }
 
+/// Before the program's first instruction.
+async fn begin(thread: &Arc<Thread>, caller: &Caller) {
+    let child_tid = thread.take_child_tid();
+    syscall::trace::attach(thread);
+    // Without memory the thread is to die.
+    if child_tid != 0 && wait_for_memory(thread).await.is_ok() {
+        boxed(store_tid(thread, child_tid)).await;
+    }
+    if arch::stray::is_unknown() && wait_for_memory(thread).await.is_ok() {
+        boxed(stray::find_out(thread, caller)).await;
+    }
+}
+
 async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     let caller = Caller::Thread(thread.clone());
     let mut interrupted = None;
     let mut visits = 0;
-    let child_tid = thread.take_child_tid();
-    syscall::trace::attach(&thread);
-    // Without memory the thread is to die.
-    if child_tid != 0 && wait_for_memory(&thread).await.is_ok() {
-        boxed(store_tid(&thread, child_tid)).await;
-    }
+    begin(&thread, &caller).await;
     loop {
         if interrupted.is_some() || thread.work().is_pressing() {
             if thread.work().contains(PendingWork::CONTEXT)
@@ -204,7 +213,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         visits = u32::wrapping_add(visits, 1);
         thread.begin_sample(visits);
         sched::leave_program();
-        match adopted(&thread, context, trap) {
+        match stray::adopted(&thread, context, trap) {
             Trap::SystemCall => {
                 if thread.work().intersects(WATCHED) {
                     if wait_for_memory(&thread).await.is_err() {
@@ -250,26 +259,6 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         }
     }
     end(&thread, context).await;
-}
-
-/// The trap, or the system call that a fault at the kernel's entry stands for: see [`UserContext::strayed_call`].
-#[inline]
-fn adopted(thread: &Thread, context: &mut UserContext, trap: Trap) -> Trap {
-    match trap {
-        Trap::PageFault { address, .. } if address >= USER_END => adopt(thread, context, trap, address),
-        trap => trap,
-    }
-}
-
-#[cold]
-fn adopt(thread: &Thread, context: &mut UserContext, trap: Trap, address: usize) -> Trap {
-    let Some(place) = context.strayed_call(address) else { return trap };
-    let mut code = [0; arch::CALL_INSTRUCTION.len()];
-    if thread.space().read_bytes(place, &mut code).is_err() || code != arch::CALL_INSTRUCTION {
-        return trap;
-    }
-    context.adopt_call();
-    Trap::SystemCall
 }
 
 /// Lets the log and a tracer look at a call before it begins. Whether it is to begin.

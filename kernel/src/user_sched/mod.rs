@@ -6,4 +6,4 @@
 
 mod object;
 
-pub use crate::user_sched::object::{clock, first_clock, map};
+pub use crate::user_sched::object::{call_instruction, clock, first_clock, map};

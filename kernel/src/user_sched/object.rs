@@ -6,6 +6,7 @@ use core::mem::offset_of;
 
 use heddle_abi::user_sched::TimePage;
 
+use crate::arch;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::process_pages::Pages;
@@ -125,6 +126,14 @@ pub async fn map(space: &Arc<Space>, clock: Arc<dyn MapSource>) -> Result<Places
     request.object = Object::Source(source(&OBJECT_SOURCE, ObjectSource)?);
     space.map(request).await?;
     Ok(Places { object, system, process })
+}
+
+/// The address of a system call's instruction in the vDSO of a space, where that was mapped.
+#[must_use]
+pub fn call_instruction(space: &Space) -> Option<usize> {
+    let object = space.pages()?.address() + Pages::BYTES + 2 * PAGE_SIZE;
+    let length = arch::CALL_INSTRUCTION.len();
+    OBJECT.0.windows(length).position(|bytes| bytes == arch::CALL_INSTRUCTION).map(|at| object + at)
 }
 
 /// One object for all programs, made when the first one needs it.

@@ -21,14 +21,24 @@ pub(crate) use pool::{refill, single, spill};
 /// Slots in a chunk, 16 KiB.
 pub(crate) const CHUNK_SLOTS: u32 = 512;
 pub(crate) const CHUNK_SHIFT: u32 = 9;
-/// The interpreter looks at every element of an array at each access.
-pub(crate) const CHUNKS: usize = if cfg!(miri) { 8 } else { 8192 };
+/// A size of the table. Under the interpreter it is small, because that looks at every element of an array at each
+/// access; without an operating system a part that is never used takes memory all the same.
+const fn sized(interpreted: usize, hosted: usize, bare: usize) -> usize {
+    match (cfg!(miri), cfg!(feature = "std")) {
+        (true, _) => interpreted,
+        (false, true) => hosted,
+        (false, false) => bare,
+    }
+}
 
-/// Most coroutines that can be alive at the same time, less one.
+pub(crate) const CHUNKS: usize = sized(8, 8192, 2048);
+
+/// Most coroutines that can be alive at the same time, less one: 4,194,304 with the feature `std`, 1,048,576 without.
 pub const MAX_COROUTINES: u32 = CHUNK_SLOTS * CHUNKS as u32;
 
-/// Most cores that all executors of a process together can have.
-pub const MAX_CORES: usize = if cfg!(miri) { 32 } else { MAX_OWNERS };
+/// Most cores that all executors of a process (or a kernel) together can have: 4,096 with the feature `std`, 256
+/// without.
+pub const MAX_CORES: usize = sized(32, MAX_OWNERS, 256);
 
 static SLOTS: [AtomicPtr<Slot>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
 static CORES: [AtomicPtr<CoreEntry>; MAX_CORES] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CORES];

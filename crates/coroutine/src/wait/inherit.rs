@@ -30,8 +30,15 @@ struct Record {
 
 type Records = [Lock<Record>; CHUNK_SLOTS as usize];
 
-/// Records beside the chunks of the table of slots; memory for a chunk of them is taken when the first is needed.
-static RECORDS: [AtomicPtr<Records>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
+/// Chunks of records in a group.
+const GROUP: usize = if cfg!(miri) { 2 } else { 64 };
+
+type Group = [AtomicPtr<Records>; GROUP];
+
+/// Groups of chunks of records, which lie beside the chunks of the table of slots. Memory for a group and for a chunk
+/// is taken when the first record in it is needed.
+static RECORDS: [AtomicPtr<Group>; CHUNKS / GROUP] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS / GROUP];
 
 /// The last number of a source.
 static SOURCES: AtomicU64 = AtomicU64::new(0);
@@ -135,35 +142,48 @@ impl Record {
 
 /// The record of `id`. Memory for it is taken if `make` says so.
 fn record(id: Id, make: bool) -> Option<&'static Lock<Record>> {
-    let place = RECORDS.get((id.index() >> CHUNK_SHIFT) as usize)?;
-    let mut records = place.load(Ordering::Acquire);
-    if records.is_null() {
-        if !make {
-            return None;
-        }
-        records = new_records(place)?;
-    }
-    #[allow(unsafe_code)]
-    // SAFETY: published by `new_records`, and never freed.
-    let records = unsafe { &*records };
+    let chunk = (id.index() >> CHUNK_SHIFT) as usize;
+    let group = needed(RECORDS.get(chunk / GROUP)?, make.then_some(new_group))?;
+    let records = needed(&group[chunk % GROUP], make.then_some(new_records))?;
     records.get((id.index() & (CHUNK_SLOTS - 1)) as usize)
 }
 
-#[cold]
-fn new_records(place: &AtomicPtr<Records>) -> Option<*mut Records> {
-    let mut list = Vec::new();
-    list.try_reserve_exact(CHUNK_SLOTS as usize).ok()?;
-    let record = || Lock::new(Record { generation: 0, lent: None, loans: Vec::new() });
-    list.resize_with(CHUNK_SLOTS as usize, record);
-    let fresh: Box<Records> = list.into_boxed_slice().try_into().ok()?;
-    let fresh = Box::into_raw(fresh);
-    match place.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Some(fresh),
-        Err(other) => {
-            #[allow(unsafe_code)]
+/// The value at `place`, or one that has just been made for it.
+#[allow(unsafe_code)]
+fn needed<T>(place: &'static AtomicPtr<T>, make: Option<fn() -> Option<Box<T>>>) -> Option<&'static T> {
+    // SAFETY: published below, and never freed.
+    if let Some(found) = unsafe { place.load(Ordering::Acquire).as_ref() } {
+        return Some(found);
+    }
+    let make = make?;
+    let fresh = Box::into_raw(make()?);
+    let published = place.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
+    let found = published.map_or_else(
+        |other| {
             // SAFETY: made above, and not published.
             drop(unsafe { Box::from_raw(fresh) });
-            Some(other)
-        }
-    }
+            other
+        },
+        |_| fresh,
+    );
+    // SAFETY: as above.
+    unsafe { found.as_ref() }
+}
+
+#[cold]
+fn new_group() -> Option<Box<Group>> {
+    new_array(|| AtomicPtr::new(ptr::null_mut()))
+}
+
+#[cold]
+fn new_records() -> Option<Box<Records>> {
+    new_array(|| Lock::new(Record { generation: 0, lent: None, loans: Vec::new() }))
+}
+
+/// An array in memory of its own, or `None` if there is none.
+fn new_array<T, const N: usize>(element: impl FnMut() -> T) -> Option<Box<[T; N]>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(N).ok()?;
+    list.resize_with(N, element);
+    list.into_boxed_slice().try_into().ok()
 }

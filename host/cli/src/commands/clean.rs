@@ -27,17 +27,17 @@ pub struct CleanOptions {
 /// If something cannot be removed.
 pub fn execute(options: &CleanOptions) -> Result<u8> {
     let images = Cache::of_user()?;
-    println!("{}: {} MB", images.directory().display(), images.size_bytes() / MB);
+    crate::out!("{}: {} MB", images.directory().display(), images.size_bytes() / MB);
     for image in images.images()? {
         let use_now = if image.in_use { ", in use" } else { "" };
-        println!("    {}: {} MB{use_now}", image.path.display(), image.size_bytes / MB);
+        crate::out!("    {}: {} MB{use_now}", image.path.display(), image.size_bytes / MB);
     }
     if options.dry_run {
         return Ok(0);
     }
     if let Some(unused_max) = options.older_than {
         let freed = images.evict(u64::MAX, unused_max)?.freed_bytes;
-        println!("freed {} MB", freed / MB);
+        crate::out!("freed {} MB", freed / MB);
         return Ok(0);
     }
     let before = images.size_bytes();
@@ -50,8 +50,8 @@ pub fn execute(options: &CleanOptions) -> Result<u8> {
     let cleaned = images.clean()?;
     let freed = before.saturating_sub(images.size_bytes());
     match cleaned.in_use {
-        0 => println!("freed {} MB", freed / MB),
-        count => println!("freed {} MB; {count} images are in use and stay", freed / MB),
+        0 => crate::out!("freed {} MB", freed / MB),
+        count => crate::out!("freed {} MB; {count} images are in use and stay", freed / MB),
     }
     Ok(0)
 }

@@ -52,15 +52,15 @@ pub fn execute(options: &InfoOptions) -> Result<u8> {
         cache_bytes: cache.size_bytes(),
     };
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&info)?);
+        crate::out!("{}", serde_json::to_string_pretty(&info)?);
         return Ok(0);
     }
-    println!("heddle       {}", info.version);
-    println!("kernel       {}", info.kernel);
-    println!("QEMU         {}", info.qemu);
-    println!("accelerator  {}: {}", info.accelerator, info.accelerator_reason);
-    println!("host kernel  {}", info.host_kernel);
-    println!("cache        {}, {} MB", info.cache, info.cache_bytes / 1_000_000);
+    crate::out!("heddle       {}", info.version);
+    crate::out!("kernel       {}", info.kernel);
+    crate::out!("QEMU         {}", info.qemu);
+    crate::out!("accelerator  {}: {}", info.accelerator, info.accelerator_reason);
+    crate::out!("host kernel  {}", info.host_kernel);
+    crate::out!("cache        {}, {} MB", info.cache, info.cache_bytes / 1_000_000);
     Ok(0)
 }
 

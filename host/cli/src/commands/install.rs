@@ -65,11 +65,11 @@ pub fn execute(options: &InstallOptions) -> Result<u8> {
     for entry in &entries {
         write(&prefix, entry)?;
     }
-    println!("installed {} and {} files beside it", prefix.join("bin/heddle").display(), entries.len());
+    crate::out!("installed {} and {} files beside it", prefix.join("bin/heddle").display(), entries.len());
     let folder = prefix.join("bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
     if !std::env::split_paths(&path).any(|known| known == folder) {
-        println!("{} is not on your PATH", folder.display());
+        crate::out!("{} is not on your PATH", folder.display());
     }
     Ok(0)
 }
@@ -107,7 +107,7 @@ pub fn remove(options: &Removal) -> Result<u8> {
     }
     // The folder is ours; others stay, empty or not.
     let _ = fs::remove_dir(prefix.join("share/heddle"));
-    println!(
+    crate::out!(
         "removed {}; the cache stays: {}",
         prefix.join("bin/heddle").display(),
         paths::cache()?.display()

@@ -223,8 +223,10 @@ fn dispatch(options: &OciOptions) -> Result<u8> {
             if processes.format == "json" {
                 return print(&json!(pids));
             }
-            println!("PID");
-            pids.iter().for_each(|pid| println!("{pid}"));
+            crate::out!("PID");
+            for pid in pids {
+                crate::out!("{pid}");
+            }
             Ok(0)
         }
         OciCommand::Features => print(&features()),
@@ -437,14 +439,14 @@ fn list(registry: &Registry, list: &OciList) -> Result<u8> {
         return print(&json!(all));
     }
     if !list.quiet {
-        println!("{:<64}  {:>8}  {:<8}  BUNDLE", "ID", "PID", "STATUS");
+        crate::out!("{:<64}  {:>8}  {:<8}  BUNDLE", "ID", "PID", "STATUS");
     }
     for (state, record) in &containers {
         if list.quiet {
-            println!("{}", state.name);
+            crate::out!("{}", state.name);
         } else {
             let stage = state_json(state, record)["status"].as_str().unwrap_or_default().to_owned();
-            println!("{:<64}  {:>8}  {stage:<8}  {}", state.name, state.pid, record.bundle.display());
+            crate::out!("{:<64}  {:>8}  {stage:<8}  {}", state.name, state.pid, record.bundle.display());
         }
     }
     Ok(0)

@@ -173,7 +173,7 @@ fn detach(options: &RunOptions) -> Result<u8> {
     };
     match detach::start(command)? {
         Started::Ready(_) => {
-            println!("{name}");
+            crate::out!("{name}");
             Ok(0)
         }
         Started::Ended(status) => Ok(status),

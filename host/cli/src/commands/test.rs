@@ -6,7 +6,7 @@ use crate::guest::Kernel;
 use crate::machine::accelerator;
 use crate::testing::{
     Tally, bench, cargo, checking, checks, differ, front, guest, hung, languages, network, processors,
-    programs, screens, scripts, server, shares, streams, stress, terminals, threads, tool,
+    programs, screens, scripts, server, share_cache, shares, streams, stress, terminals, threads, tool,
 };
 use crate::{paths, signals};
 
@@ -102,6 +102,7 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
         (Part::Terminals, "terminals", &terminals::TESTS[..]),
         (Part::Terminals, "screens", &screens::TESTS[..]),
         (Part::Shares, "shares", &shares::TESTS[..]),
+        (Part::Shares, "shares", &share_cache::TESTS[..]),
         (Part::Network, "network", &network::TESTS[..]),
     ];
     for (part, group, tests) in groups {

@@ -24,7 +24,7 @@ const LOW_MEMORY_END: u64 = LARGE_IMAGE_OFFSET;
 /// Start of the memory that did not fit below [`LOW_MEMORY_END`].
 const HIGH_MEMORY: u64 = 4 << 30;
 /// Less than this the kernel and its smallest program do not fit in.
-const MEMORY_MIN_BYTES: u64 = 4 * MIB + MIB / 4;
+const MEMORY_MIN_BYTES: u64 = 4 * MIB;
 /// The emulator rounds the size of memory to this, and refuses a backend of another size.
 const MEMORY_UNIT_BYTES: u64 = 8192;
 
@@ -144,6 +144,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         cpu: choices.cpu.clone(),
         debugger_port: choices.debugger_port,
         shares: choices.shares.clone(),
+        watches_shares: true,
         network: choices.network.clone(),
     })
 }

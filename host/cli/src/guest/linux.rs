@@ -130,6 +130,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         cpu: choices.cpu.clone(),
         debugger_port: choices.debugger_port,
         shares: choices.shares.clone(),
+        watches_shares: false,
         network: choices.network.clone(),
     })
 }

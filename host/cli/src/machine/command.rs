@@ -78,6 +78,8 @@ pub struct Configuration {
     pub debugger_port: Option<u16>,
     /// Folders of the host, as 9P devices.
     pub shares: Vec<Share>,
+    /// Whether the guest is told what changes in them.
+    pub watches_shares: bool,
     /// The other end of its network interface, if it has one.
     pub network: Network,
 }
@@ -261,6 +263,7 @@ mod tests {
             cpu: String::from("qemu64"),
             debugger_port: None,
             shares: vec![Share { host: "/h,i".into(), guest: String::from("/g"), is_read_only: true }],
+            watches_shares: false,
             network: Network::user(),
         };
         let arguments = arguments(&configuration, &[10, 11, 12, 13, 14, 15], 9);

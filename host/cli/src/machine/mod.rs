@@ -3,6 +3,8 @@
 
 pub mod accelerator;
 mod command;
+mod special;
+mod watch;
 
 use std::fs::File;
 use std::io;
@@ -14,9 +16,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::boot::port;
+use heddle_abi::control::SpecialFile;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal};
 
+use crate::guest::share::Share;
 use crate::log::Log;
 
 pub use command::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory, RootDisk};
@@ -39,6 +43,8 @@ pub struct Ports {
     pub tty: UnixStream,
     /// Further programs.
     pub programs: UnixStream,
+    /// Messages about changes in shared folders, to be passed on to the control port as they are.
+    pub changes: Option<UnixStream>,
 }
 
 /// A running machine. Dropping it ends it.
@@ -47,6 +53,7 @@ pub struct Machine {
     child: Child,
     pidfd: OwnedFd,
     errors: Log,
+    shares: Vec<Share>,
 }
 
 impl Machine {
@@ -80,7 +87,12 @@ impl Machine {
         inherit(&mut command, far.iter().map(AsFd::as_fd).chain([log.as_fd()]))?;
         let child = command.spawn().with_context(|| format!("starting {}", qemu.display()))?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-        let mut machine = Self { child, pidfd: errors.as_fd().try_clone_to_owned()?, errors };
+        let mut machine = Self {
+            child,
+            pidfd: errors.as_fd().try_clone_to_owned()?,
+            errors,
+            shares: configuration.shares.clone(),
+        };
         machine.pidfd = pidfd.context("watching QEMU")?;
         drop(far);
         let mut ends = ends.into_iter();
@@ -92,6 +104,7 @@ impl Machine {
             stderr: next()?,
             tty: next()?,
             programs: next()?,
+            changes: if configuration.watches_shares { watch::start(&configuration.shares) } else { None },
         };
         Ok((machine, ports))
     }
@@ -108,6 +121,12 @@ impl Machine {
     /// The error of the system call.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()
+    }
+
+    /// Makes a FIFO or a socket in a shared folder for the guest; the error number, zero for none.
+    #[must_use]
+    pub fn make_special_file(&self, asked: &SpecialFile<'_>) -> u32 {
+        special::serve(&self.shares, asked)
     }
 
     /// The messages of QEMU itself.

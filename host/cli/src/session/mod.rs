@@ -2,6 +2,7 @@
 //! it, and receives its exit status.
 
 mod output;
+mod shares;
 mod wait;
 
 use std::io::IsTerminal;
@@ -173,6 +174,8 @@ struct Session<'a> {
     streams: Streams,
     descriptors: [Descriptor; 3],
     messages: Messages,
+    /// Messages about changes in shared folders.
+    changes: Messages,
     outbox: Outbox,
     stdin: Pump,
     stdin_ended: bool,
@@ -287,6 +290,7 @@ impl<'a> Session<'a> {
             signals,
             descriptors,
             messages: Messages::default(),
+            changes: Messages::default(),
             outbox: Outbox::default(),
             stdin: Pump::default(),
             stdin_ended: descriptors[0] != Descriptor::Pipe,
@@ -384,6 +388,7 @@ impl<'a> Session<'a> {
             Ready::TerminalSource => return self.read_terminal(),
             Ready::TerminalPort => drop(self.tty.drain(&self.ports.tty)),
             Ready::Exchange => return self.serve(),
+            Ready::Changes => self.pass_changes_on(),
             Ready::OutputPort(index) => {
                 self.outputs[index].fill();
                 self.write_output(index)?;
@@ -417,6 +422,7 @@ impl<'a> Session<'a> {
                         let killed = OutOfMemory::parse(&message.payload).context("malformed message")?;
                         self.killed.push(killed);
                     }
+                    kind::SPECIAL_FILE => self.make_special_file(&message.payload)?,
                     kind::NO_LEASE => {
                         let seconds = parse_word(&message.payload).context("malformed message")?;
                         self.say_no_lease(seconds);

@@ -20,6 +20,8 @@ pub enum Ready {
     ControlIn,
     /// Messages can be sent.
     ControlOut,
+    /// A shared folder has changed.
+    Changes,
     /// Other commands or their programs have something to say.
     Exchange,
     /// Standard input can be read.
@@ -48,6 +50,9 @@ impl Session<'_> {
             interests.push((Ready::ControlIn, self.ports.control.as_fd(), PollFlags::IN));
             if !self.outbox.is_empty() {
                 interests.push((Ready::ControlOut, self.ports.control.as_fd(), PollFlags::OUT));
+            }
+            if let Some(changes) = self.ports.changes.as_ref().filter(|_| self.outbox.is_empty()) {
+                interests.push((Ready::Changes, changes.as_fd(), PollFlags::IN));
             }
             self.add_inputs(&mut interests);
             if let Some(exchange) = &self.exchange {

@@ -19,6 +19,7 @@ pub mod pseudo_terminal;
 pub mod screens;
 pub mod scripts;
 pub mod server;
+pub mod share_cache;
 pub mod shares;
 pub mod streams;
 pub mod stress;

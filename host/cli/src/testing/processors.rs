@@ -4,13 +4,13 @@
 //! application runs, which also tells what the kernel says of the processor; in the long tier a core of the guest tests
 //! runs too.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 
 use super::process::{Output, RUN_TIMEOUT, heddle_run, run};
 use super::{Tally, Verdict, cargo, guest};
-use crate::guest::Kernel;
+use crate::guest::{Kernel, symbols};
 use crate::machine::accelerator::{Accelerator, Choice};
 
 /// The models of processors, oldest first.
@@ -91,6 +91,34 @@ fn application(options: &[&str], expected: &str, absent: Option<&str>) -> Result
     }
 }
 
+/// The kernel's symbol where system calls enter, and its image's text, in which the symbol is looked for.
+const ENTRY_SYMBOL: &str = "heddle_syscall_entry";
+const TEXT: std::ops::Range<u64> = 0xffff_ffff_8010_0000..0xffff_ffff_8080_0000;
+const ENTRY_ALIGNMENT: usize = 16;
+/// A guest test that jumps there.
+const JUMP: &str = "signal::a_jump_into_the_kernel_is_no_call";
+
+/// The address where system calls enter the kernel.
+fn entry() -> Result<u64, String> {
+    let kernel = symbols(Kernel::Heddle, false).map_err(|error| format!("{error:#}"))?;
+    let kernel = kernel.ok_or("no kernel")?;
+    let loader = addr2line::Loader::new(kernel).map_err(|error| error.to_string())?;
+    let is_it = |address: &u64| loader.find_symbol(*address) == Some(ENTRY_SYMBOL);
+    TEXT.step_by(ENTRY_ALIGNMENT).find(is_it).ok_or_else(|| format!("no symbol {ENTRY_SYMBOL}"))
+}
+
+/// A program that jumps to the kernel's entry of system calls makes none; `calls_stray` where the machine delivers
+/// them by such jumps.
+fn jump(options: &[&str], program: &Path, calls_stray: bool) -> Result<(), String> {
+    let told = format!("HEDDLE_CALL_ENTRY={:#x}", entry()?);
+    let mut options = options.to_vec();
+    options.extend(["--env", &told]);
+    if calls_stray {
+        options.extend(["--env", "HEDDLE_CALLS_STRAY=1"]);
+    }
+    core(&options, program, &[JUMP.to_owned()])
+}
+
 /// The application's digest on this host.
 fn expected() -> Result<String, String> {
     let mut command = std::process::Command::new("sh");
@@ -157,10 +185,11 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
         }
     }
     let expected = expected().map_err(anyhow::Error::msg)?;
-    let (mut program, mut all) = (PathBuf::new(), Vec::new());
-    if is_long {
-        program = cargo::program(repository, guest::PACKAGE)?;
-        all = guest::list(&program)?;
+    let program = cargo::program(repository, guest::PACKAGE)?;
+    let all = if is_long { guest::list(&program)? } else { Vec::new() };
+    let name = "processors/a jump to the entry of calls";
+    if is_chosen(name) {
+        tally.record(name, &jump(&[], &program, false).into());
     }
     let of = |families: &[&str]| -> Vec<String> {
         let is_wanted = |name: &&String| families.iter().any(|family| name.starts_with(family));
@@ -189,6 +218,9 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
         let is_fast = auto.is_ok_and(|auto| auto.kvm.is_some());
         let tests = if is_fast { tests } else { of(&CORE_INTERPRETED) };
         tally.record("processors/kvm: core", &kvm(|options| core(options, &program, &tests)));
+        // A KVM that interprets the kernel is the kind that has calls stray.
+        let name = "processors/kvm: a jump to the entry of calls";
+        tally.record(name, &kvm(|options| jump(options, &program, !is_fast)));
     }
     Ok(())
 }

@@ -49,7 +49,7 @@ impl Folder {
     }
 
     /// Runs a script with the folder at `/mnt/shared`; its output, if it ends well.
-    fn run(&self, kernel: Kernel, options: &str, script: &str) -> Result<String, String> {
+    pub(super) fn run(&self, kernel: Kernel, options: &str, script: &str) -> Result<String, String> {
         let share = format!("{}:/mnt/shared{options}", self.0.display());
         let arguments = ["--share", &share, "-w", "/mnt/shared", "--", "sh", "-c", script];
         let mut command = heddle_run(kernel, &arguments).map_err(|error| error.to_string())?;

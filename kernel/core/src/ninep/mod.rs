@@ -4,6 +4,9 @@
 //! its bytes. This module knows how fields are laid out; the client knows which message has which, because each
 //! is used in one place.
 
+pub mod knowledge;
+#[cfg(test)]
+mod knowledge_tests;
 #[cfg(test)]
 mod tests;
 
@@ -232,6 +235,21 @@ impl<'a> Reader<'a> {
     pub fn qid(&mut self) -> Read<u64> {
         self.bytes(5)?;
         self.u64()
+    }
+
+    /// A file's identity, and its type as in `struct dirent`.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn qid_and_kind(&mut self) -> Read<(u64, u8)> {
+        // Bits of the first byte: directory, symbolic link.
+        let kind = match self.u8()? {
+            bits if bits & 0x80 != 0 => 4,
+            bits if bits & 0x02 != 0 => 10,
+            _ => 8,
+        };
+        self.u32()?;
+        Ok((self.u64()?, kind))
     }
 
     /// Whether all has been read.

@@ -13,7 +13,7 @@ pub mod leaf_table;
 pub mod one_lock;
 pub mod roots;
 pub mod shootdown;
-mod sync;
+pub(crate) mod sync;
 pub mod tags;
 
 pub use one_lock::{OneGuard, OneLock};

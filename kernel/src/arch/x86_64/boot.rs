@@ -5,7 +5,7 @@
 
 use core::arch::global_asm;
 
-use crate::arch::x86_64::{descriptor, float, interrupt, local, mitigations, paging, paravirt, time};
+use crate::arch::x86_64::{descriptor, float, interrupt, local, mitigations, paging, paravirt, stray, time};
 use crate::boot;
 use crate::boot::Region;
 
@@ -52,6 +52,7 @@ extern "C" fn heddle_start(start_info: u32) -> ! {
     paging::install();
     mitigations::install();
     paravirt::install();
+    stray::install();
     float::install();
     interrupt::install_machine();
     interrupt::install_local(0);

@@ -2,7 +2,6 @@
 
 use core::mem::offset_of;
 
-use crate::arch::x86_64::descriptor;
 use crate::arch::x86_64::descriptor::{USER_CODE, USER_DATA};
 
 /// General registers of a program at its last trap, with which it continues.
@@ -106,26 +105,6 @@ impl UserContext {
     pub fn set_syscall(&mut self, number: usize) {
         self.vector = SYSCALL_VECTOR;
         self.error = number as u64;
-    }
-
-    /// The address of the `syscall` by which a program came to the kernel's entry without the kernel's rights, if it
-    /// faulted there.
-    ///
-    /// A KVM that interprets the kernel and leaves programs to the processor may enter so: the instruction has done
-    /// all of its work but to change the level. The caller has to look for the instruction at the address, because a
-    /// program can jump to the entry, with anything in the register.
-    #[must_use]
-    pub fn strayed_call(&self, fault_address: usize) -> Option<usize> {
-        let entry = descriptor::syscall_entry();
-        (fault_address as u64 == entry && self.rip == entry)
-            .then(|| self.rcx.wrapping_sub(SYSCALL_LENGTH) as usize)
-    }
-
-    /// Makes a call of [`Self::strayed_call`] what it was to be.
-    pub fn adopt_call(&mut self) {
-        self.set_syscall(self.rax as usize);
-        self.set_ip(self.rcx as usize);
-        self.set_flags(self.r11 as usize);
     }
 
     /// Makes the program repeat the system call it has just made when it runs next.
@@ -265,4 +244,4 @@ impl UserContext {
 pub const SYSCALL_VECTOR: u64 = 256;
 /// The instruction by which programs call the kernel.
 pub const CALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
-const SYSCALL_LENGTH: u64 = CALL_INSTRUCTION.len() as u64;
+pub(super) const SYSCALL_LENGTH: u64 = CALL_INSTRUCTION.len() as u64;

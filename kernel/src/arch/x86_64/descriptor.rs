@@ -58,10 +58,10 @@ unsafe impl<T> Sync for Cell<T> {}
 static INTERRUPTS: Cell<[[u64; 2]; 256]> = Cell(UnsafeCell::new([[0; 2]; 256]));
 static SEGMENTS: [Cell<GlobalDescriptorTable<SEGMENTS_MAX>>; MAX_CPUS] =
     [const { Cell(UnsafeCell::new(GlobalDescriptorTable::empty())) }; MAX_CPUS];
-static FATAL_STACKS: [Cell<[u8; FATAL_STACK_BYTES]>; MAX_CPUS] =
-    [const { Cell(UnsafeCell::new([0; FATAL_STACK_BYTES])) }; MAX_CPUS];
-static DEBUG_STACKS: [Cell<[u8; DEBUG_STACK_BYTES]>; MAX_CPUS] =
-    [const { Cell(UnsafeCell::new([0; DEBUG_STACK_BYTES])) }; MAX_CPUS];
+/// The boot processor's; the others' are made when they start.
+static BOOT_STACKS: Cell<[u8; FATAL_STACK_BYTES + DEBUG_STACK_BYTES]> =
+    Cell(UnsafeCell::new([0; FATAL_STACK_BYTES + DEBUG_STACK_BYTES]));
+const _: () = assert!(FATAL_STACK_BYTES + DEBUG_STACK_BYTES <= paging::EXCEPTION_STACK_BYTES);
 static INTERRUPTS_READY: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -96,10 +96,12 @@ fn load_segments(id: usize, local: &'static CpuLocal) {
     // hardware sees both only after the loads below.
     unsafe {
         let tss = &mut *local.tss.get();
-        let stack_end = FATAL_STACKS[id].0.get() as u64 + FATAL_STACK_BYTES as u64;
-        tss.interrupt_stack_table[0] = VirtAddr::new(stack_end);
-        let stack_end = DEBUG_STACKS[id].0.get() as u64 + DEBUG_STACK_BYTES as u64;
-        tss.interrupt_stack_table[1] = VirtAddr::new(stack_end);
+        let stacks_end = match id {
+            0 => BOOT_STACKS.0.get() as usize + FATAL_STACK_BYTES + DEBUG_STACK_BYTES,
+            id => paging::exception_stacks_end(id),
+        };
+        tss.interrupt_stack_table[0] = VirtAddr::new(stacks_end as u64);
+        tss.interrupt_stack_table[1] = VirtAddr::new((stacks_end - FATAL_STACK_BYTES) as u64);
         let table = &mut *SEGMENTS[id].0.get();
         let _ = table.append(Descriptor::UserSegment(KERNEL_CODE_32));
         let _ = table.append(Descriptor::kernel_code_segment());

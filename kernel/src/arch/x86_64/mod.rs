@@ -18,6 +18,7 @@ mod program;
 pub mod signal;
 mod smp;
 pub mod stack;
+pub mod stray;
 pub mod time;
 mod trap;
 pub mod user;

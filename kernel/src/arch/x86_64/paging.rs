@@ -9,14 +9,17 @@ use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ::x86_64::instructions::tlb::Pcid;
+use ::x86_64::instructions::tlb::{InvPcidCommand, Pcid, flush_pcid};
 use ::x86_64::registers::control::{Cr3, Cr3Flags, Cr4, Cr4Flags};
 use ::x86_64::structures::paging::PhysFrame;
 use ::x86_64::{PhysAddr, VirtAddr};
+use heddle_abi::boot::KEY_CLEAR_CPUID;
+use heddle_kernel_core::tlb::tags::Abilities;
 
 use crate::arch::x86_64::local;
 use crate::arch::x86_64::local::MAX_CPUS;
 use crate::arch::x86_64::stack::SPARE_STACKS;
+use crate::boot;
 
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 4096;
@@ -38,7 +41,7 @@ pub const DIRECT_MAP_BYTES: u64 = 512 << 30;
 
 const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
 /// Tables of 2 MiB each for the kernel's image and, from their end down, its stacks.
-const IMAGE_TABLES: usize = 8;
+const IMAGE_TABLES: usize = 6;
 
 /// An entry of a page table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -194,8 +197,7 @@ pub fn physical_of<T>(pointer: *const T) -> u64 {
 #[must_use]
 pub fn is_kernel_data(address: usize) -> bool {
     let image = (&raw const heddle_text_end) as usize..(&raw const heddle_image_end) as usize;
-    let stacks_end = KERNEL_BASE as usize + (IMAGE_TABLES << 21);
-    let stacks = stacks_end - (MAX_CPUS + SPARE_STACKS - 1) * STACK_SPACING..stacks_end;
+    let stacks = exception_stacks_end(MAX_CPUS)..STACKS_END;
     if stacks.contains(&address) {
         let entry = image_entry(address);
         // SAFETY: an aligned word of the tables, which are never freed.
@@ -268,6 +270,8 @@ fn note_root(root: u64, tag: u64) {
 
 /// Whether the processors keep translations by tags: only then are those but 0 in use.
 static HAS_TAGS: AtomicBool = AtomicBool::new(false);
+/// Whether they forget single translations of tags that are not in use.
+static FORGETS_ELSEWHERE: AtomicBool = AtomicBool::new(false);
 
 /// Whether the processors keep translations by tags.
 #[must_use]
@@ -276,15 +280,23 @@ pub fn has_tags() -> bool {
     HAS_TAGS.load(Ordering::Relaxed)
 }
 
-/// Makes the processors use tags, this one at once and others when they start. `false` if they have none.
-pub fn use_tags() -> bool {
-    const PCID: u32 = 1 << 17;
-    if core::arch::x86_64::__cpuid(1).ecx & PCID == 0 {
-        return false;
-    }
-    HAS_TAGS.store(true, Ordering::Relaxed);
+/// Whether they have [`flush_tagged_page`].
+#[must_use]
+pub fn forgets_elsewhere() -> bool {
+    FORGETS_ELSEWHERE.load(Ordering::Relaxed)
+}
+
+/// Makes the processors use what they have of tags, this one at once and others when they start.
+pub fn use_tags() -> Abilities {
+    let basic = core::arch::x86_64::__cpuid(1).ecx;
+    let has_leaf = core::arch::x86_64::__cpuid(0).eax >= 7;
+    let structured = if has_leaf { core::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
+    let mut abilities = Abilities::of(basic, structured);
+    abilities.forgets_elsewhere &= !boot::is_listed(KEY_CLEAR_CPUID, "invpcid");
+    HAS_TAGS.store(abilities.has_tags, Ordering::Relaxed);
+    FORGETS_ELSEWHERE.store(abilities.forgets_elsewhere, Ordering::Relaxed);
     install_tags();
-    true
+    abilities
 }
 
 /// Makes this CPU use tags if the others do.
@@ -312,6 +324,16 @@ pub fn flush_page(address: usize) {
     ::x86_64::instructions::tlb::flush(VirtAddr::new_truncate(address as u64));
 }
 
+/// Forgets this CPU's translation of one page with a tag that is not in use.
+///
+/// # Safety
+/// The processors have INVPCID ([`forgets_elsewhere`]).
+pub unsafe fn flush_tagged_page(tag: u16, address: usize) {
+    let Ok(pcid) = Pcid::new(tag) else { return };
+    // SAFETY: the caller's promise.
+    unsafe { flush_pcid(InvPcidCommand::Address(VirtAddr::new_truncate(address as u64), pcid)) };
+}
+
 /// Forgets this CPU's translations of programs; with tags, those of the root in use.
 pub fn flush_all() {
     let root = current_root();
@@ -334,22 +356,44 @@ fn image_entry(address: usize) -> *mut u64 {
     IMAGE.0.get().cast::<u64>().wrapping_add(ENTRIES + number)
 }
 
-/// The kernel stack of processor `id`, or the spare one of this number, a page that is not mapped below it, in the
-/// unused top of the image's tables; returns its upper end. Only one caller at a time may ask for a stack. Pages
-/// that were mapped stay mapped, also if there is no memory for the rest.
+/// The stacks of processors, spare ones and those for exceptions lie below this, the unused top of the image's tables.
+const STACKS_END: usize = KERNEL_BASE as usize + (IMAGE_TABLES << 21);
+
+/// The kernel stack of processor `id`, or the spare one of this number, a page that is not mapped below it; returns its
+/// upper end. Only one caller at a time may ask for a stack. Pages that were mapped stay mapped, also if there is no
+/// memory for the rest.
 pub(super) fn map_stack(id: usize, zeroed_frame: fn() -> Option<u64>) -> Option<usize> {
-    let top = KERNEL_BASE as usize + (IMAGE_TABLES << 21) - (id - 1) * STACK_SPACING;
-    let image_end = (&raw const heddle_image_end) as usize;
-    if top - STACK_SPACING < image_end {
-        return None;
+    let top = STACKS_END - (id - 1) * STACK_SPACING;
+    map(top - STACK_BYTES..top, zeroed_frame).then_some(top)
+}
+
+/// Bytes of a processor's stacks for exceptions, together, and of the unmapped page below them.
+pub(super) const EXCEPTION_STACK_BYTES: usize = 3 * PAGE_SIZE;
+const EXCEPTION_STACK_SPACING: usize = EXCEPTION_STACK_BYTES + PAGE_SIZE;
+
+/// The upper end of the stacks for exceptions of processor `id`, which is not the boot processor.
+pub(super) const fn exception_stacks_end(id: usize) -> usize {
+    STACKS_END - (MAX_CPUS + SPARE_STACKS - 1) * STACK_SPACING - (id - 1) * EXCEPTION_STACK_SPACING
+}
+
+/// Maps them, as [`map_stack`] does. `false`: there is no memory for them.
+pub(super) fn map_exception_stacks(id: usize, zeroed_frame: fn() -> Option<u64>) -> bool {
+    let top = exception_stacks_end(id);
+    map(top - EXCEPTION_STACK_BYTES..top, zeroed_frame)
+}
+
+/// Maps pages of the image's tables that were not. `false`: there is no memory for them, or the image is there.
+fn map(range: core::ops::Range<usize>, zeroed_frame: fn() -> Option<u64>) -> bool {
+    if range.start - PAGE_SIZE < (&raw const heddle_image_end) as usize {
+        return false;
     }
-    for page in (top - STACK_BYTES..top).step_by(PAGE_SIZE) {
+    for page in range.step_by(PAGE_SIZE) {
         let place = image_entry(page);
-        // SAFETY: a word of the tables, which nobody else writes: see above.
+        // SAFETY: a word of the tables, which nobody else writes: see `map_stack`.
         if unsafe { place.read_volatile() } != 0 {
             continue;
         }
-        let frame = zeroed_frame()?;
+        let Some(frame) = zeroed_frame() else { return false };
         let entry = frame
             | PageTableEntry::PRESENT
             | PageTableEntry::WRITE
@@ -359,7 +403,7 @@ pub(super) fn map_stack(id: usize, zeroed_frame: fn() -> Option<u64>) -> Option<
         // SAFETY: as above; the entry was empty, so no translation is stale.
         unsafe { place.write_volatile(entry) };
     }
-    Some(top)
+    true
 }
 
 /// The part of physical memory that entry.s maps directly on every processor.

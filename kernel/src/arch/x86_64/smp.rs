@@ -66,6 +66,9 @@ pub fn start_others(entry: fn() -> !, zeroed_frame: fn() -> Option<u64>) {
 
 fn start(id: usize, zeroed_frame: fn() -> Option<u64>) -> bool {
     let Some(stack) = paging::map_stack(id, zeroed_frame) else { return false };
+    if !paging::map_exception_stacks(id, zeroed_frame) {
+        return false;
+    }
     // SAFETY: both are atomics in the kernel's data; the processor that reads them is started below.
     unsafe {
         heddle_ap_number.store(id as u64, Ordering::SeqCst);

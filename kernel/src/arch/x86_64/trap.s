@@ -108,6 +108,7 @@ heddle_site_clear_iret:
 
 # The target of `syscall`: builds the same frame as a hardware trap, with the call number in the error slot.
 .global heddle_syscall_entry
+.type heddle_syscall_entry, @function
 .balign 16
 heddle_syscall_entry:
     swapgs

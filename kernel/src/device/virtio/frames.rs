@@ -20,7 +20,7 @@ use crate::memory::{fallible, frame};
 /// Descriptors of a queue, and the most buffers: one for each.
 const FRAME_BUFFERS: usize = 128;
 /// The fewest buffers, where the machine has little memory.
-const FRAME_BUFFERS_MIN: usize = 8;
+const FRAME_BUFFERS_MIN: usize = 4;
 /// Bytes of a buffer: an Ethernet frame of the usual length and the device's header fit.
 pub const FRAME_BUFFER_BYTES: usize = 2048;
 /// Buffers of the longest chain: a segment of 64 KiB with its headers.

@@ -4,7 +4,9 @@ use alloc::sync::Arc;
 
 use heddle_kernel_core::ninep::{MessageWriter, Reader, kind};
 
+use crate::device::share::GiveUp;
 use crate::error::{Errno, TryResult};
+use crate::fs::share::handle::Handle;
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::{CHUNK, Fid};
 use crate::fs::{File, IoBuffer, OpenFile, StatusFlags};
@@ -13,23 +15,23 @@ use crate::memory::MapSource;
 /// An open file.
 pub struct SharedFile {
     node: Arc<SharedNode>,
-    /// The opened handle; a directory is opened for each listing.
-    fid: Option<Arc<Fid>>,
+    /// The handle; a directory is opened for each listing.
+    handle: Option<Arc<Handle>>,
     /// Opened for reading and writing, so that mappings can be stored by the handle.
     stores: bool,
 }
 
 impl SharedFile {
     pub(super) const fn directory(node: Arc<SharedNode>) -> Self {
-        Self { node, fid: None, stores: false }
+        Self { node, handle: None, stores: false }
     }
 
-    pub(super) const fn regular(node: Arc<SharedNode>, fid: Arc<Fid>, stores: bool) -> Self {
-        Self { node, fid: Some(fid), stores }
+    pub(super) const fn regular(node: Arc<SharedNode>, handle: Arc<Handle>, stores: bool) -> Self {
+        Self { node, handle: Some(handle), stores }
     }
 
-    fn fid(&self) -> Result<&Arc<Fid>, Errno> {
-        self.fid.as_ref().ok_or(Errno::EISDIR)
+    fn handle(&self) -> Result<&Arc<Handle>, Errno> {
+        self.handle.as_ref().ok_or(Errno::EISDIR)
     }
 }
 
@@ -59,35 +61,40 @@ fn contents<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Errno> {
 
 impl File for SharedFile {
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
-        let fid = self.fid()?;
-        let state = self.node.state()?;
+        let handle = self.handle()?;
+        let state = &self.node.state;
         let _contents = state.lock_contents()?;
-        match state.pages() {
-            Some(pages) => pages.read(fid, buffer, offset),
-            None => read(fid, buffer, offset, buffer.remaining().min(CHUNK)),
+        let length = self.node.length(GiveUp::Forget)?;
+        if length.is_lost {
+            state.pages.read_lost(handle, length.bytes, buffer, offset)
+        } else {
+            state.pages.read(handle, length.bytes, buffer, offset)
         }
     }
 
     fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
-        let fid = self.fid()?;
-        let state = self.node.state()?;
+        let fid = self.handle()?.fid()?;
+        let (state, server) = (&self.node.state, &fid.server);
         let _contents = state.lock_contents()?;
         let appends = buffer.appends() || open.flags().contains(StatusFlags::APPEND);
-        let offset = if appends { self.node.size()? } else { offset };
+        // The end is where the host has it now.
+        let give_up = GiveUp::Forget;
+        let before =
+            if appends { self.node.asked_length(give_up)?.bytes } else { self.node.size(give_up)? };
+        let offset = if appends { before } else { offset };
         let count = buffer.remaining().min(CHUNK);
-        // Kept until the exchange is over: the end of the last use of a handle is a message itself.
-        let mut pages = None;
         // Looked at without taking it: the server says how much it took.
         let fill = |place: &mut [u8]| {
             buffer.peek(place)?;
             Ok(())
         };
-        let written = fid.server.write(fid, offset, count, fill, |bytes| {
-            pages = state.pages();
-            if let Some(pages) = &pages {
-                pages.was_written(offset, bytes);
-            }
-        })?;
+        state.change(server);
+        let written = server.write(fid, offset, count, fill, |bytes| {
+            state.pages.was_written(server, offset, bytes, before);
+            state.grow(server, offset + bytes.len() as u64);
+        });
+        state.change(server);
+        let written = written?;
         buffer.skip(written);
         Ok(written)
     }
@@ -101,18 +108,16 @@ impl File for SharedFile {
     }
 
     fn size(&self) -> Option<u64> {
-        self.fid.as_ref().and_then(|_| self.node.size().ok())
+        self.handle.as_ref().and_then(|_| self.node.size(GiveUp::Forget).ok())
     }
 
     fn truncate(&self, size: u64) -> Result<bool, Errno> {
-        self.fid()?;
-        let state = self.node.state()?;
+        self.handle()?;
+        let state = &self.node.state;
         let _contents = state.lock_contents()?;
-        let before = self.node.size()?;
+        let before = self.node.size(GiveUp::Forget)?;
         self.node.truncate(size)?;
-        if let Some(pages) = state.pages() {
-            pages.was_truncated(before, size);
-        }
+        state.pages.was_truncated(self.node.server(), before, size);
         Ok(true)
     }
 
@@ -121,7 +126,7 @@ impl File for SharedFile {
     }
 
     fn released(&self, open: &OpenFile) {
-        let Some(state) = self.fid.as_ref().and_then(|_| self.node.state().ok()) else { return };
+        let Some(state) = self.handle.as_ref().map(|_| &self.node.state) else { return };
         let flags = open.flags();
         if flags.contains(StatusFlags::EXECUTE) {
             state.end_executing();
@@ -132,11 +137,11 @@ impl File for SharedFile {
     }
 
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
-        let fid = self.fid.as_ref().ok_or(Errno::ENODEV)?;
-        self.node.state()?.map(&self.node, fid, self.stores)
+        let handle = self.handle.as_ref().ok_or(Errno::ENODEV)?;
+        self.node.state.map(&self.node, handle, self.stores)
     }
 
     fn mapped_source(self: Arc<Self>) -> Option<Arc<dyn MapSource>> {
-        self.node.state().ok()?.source()
+        self.node.state.source()
     }
 }

@@ -1,34 +1,40 @@
 //! Files and directories of a shared folder.
 
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::any::Any;
 
+use heddle_kernel_core::ninep::knowledge::{Judgement, Question};
 use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, MessageWriter, Reader, kind, set};
 use linux_raw_sys::general as linux;
 
 use crate::device::share::GiveUp;
 use crate::error::Errno;
-use crate::fs::dentry::copy_name;
 use crate::fs::inode::{
-    Contents, Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics,
-    Timestamp,
+    Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics, Timestamp,
 };
 use crate::fs::lock::FileLocks;
 use crate::fs::share::file::SharedFile;
-use crate::fs::share::state::FileState;
-use crate::fs::share::{CHUNK, Fid};
+use crate::fs::share::handle::Handle;
+use crate::fs::share::kept::VALID_NS;
+use crate::fs::share::names::{KnownName, NameQuestion, OldName};
+use crate::fs::share::state::{FileState, Outcome};
+use crate::fs::share::{Fid, Server, handle, listing};
 use crate::fs::{Dentry, File, FileType, StatusFlags};
 use crate::memory::fallible;
 use crate::process::Thread;
+use crate::sync::SpinLock;
 
 /// A file, by a handle that is never opened.
 pub struct SharedNode {
     pub(super) fid: Fid,
-    kind: FileType,
-    number: u64,
-    /// The file's state, from the first time that this node needed it.
-    state: spin::Once<Arc<FileState>>,
+    pub(super) kind: FileType,
+    pub(super) number: u64,
+    /// The file's state.
+    pub(super) state: Arc<FileState>,
+    /// A name of it.
+    pub(super) entry: SpinLock<Weak<Dentry>>,
+    /// The handle by which the guest created the file, for whoever opens it first.
+    pub(super) created: SpinLock<Option<Fid>>,
 }
 
 fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
@@ -36,27 +42,112 @@ fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
 }
 
 impl SharedNode {
-    /// The node of a handle.
-    pub(super) fn new(fid: Fid) -> Result<Arc<Self>, Errno> {
-        let attributes = attributes(&fid)?;
+    /// The node of a handle, about which the question was put before it was made.
+    pub(super) fn new(fid: Fid, question: &Question) -> Result<Arc<Self>, Errno> {
+        let attributes = attributes(GiveUp::Forget, &fid)?;
+        Self::with_attributes(fid, question, &attributes)
+    }
+
+    pub(super) fn with_attributes(
+        fid: Fid,
+        question: &Question,
+        attributes: &Attributes,
+    ) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
-        fallible::try_arc(Self { fid, kind, number: attributes.number, state: spin::Once::new() })
+        let mut state = fid.server.state_of(attributes.number)?;
+        // A file that was opened without the host is not held there, so another may have got its number.
+        let lazy = state.lazy.lock().node();
+        if let Some(lazy) = lazy {
+            match lazy.ask(GiveUp::Forget) {
+                Err(Errno::ENOENT | Errno::ESTALE) => {
+                    fid.server.part(&state, attributes.number);
+                    state = fid.server.state_of(attributes.number)?;
+                }
+                Err(Errno::EINTR) => return Err(Errno::EINTR),
+                _ => {}
+            }
+        }
+        let judgement = state.learn(question, attributes);
+        let (created, entry) = (SpinLock::new(None), SpinLock::new(Weak::new()));
+        let node = fallible::try_arc(Self { fid, kind, number: attributes.number, state, entry, created })?;
+        if judgement == Judgement::Changed {
+            handle::open_for_lazy(&node);
+        }
+        Ok(node)
+    }
+
+    fn metadata_of(&self, attributes: &Attributes) -> Metadata {
+        Metadata {
+            device: self.fid.server.device,
+            inode: self.number,
+            kind: self.kind,
+            permissions: attributes.mode & 0o7777,
+            links: attributes.links as u32,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            special: attributes.device,
+            size: attributes.size,
+            blocks: attributes.blocks,
+            accessed: timestamp(attributes.accessed),
+            modified: timestamp(attributes.modified),
+            changed: timestamp(attributes.changed),
+            born: timestamp(attributes.changed),
+        }
+    }
+
+    /// The server.
+    pub(super) fn server(&self) -> &Arc<Server> {
+        &self.fid.server
+    }
+
+    /// Asks the host for the attributes.
+    ///
+    /// # Errors
+    /// The host's; `ESTALE` if it has another file of that name.
+    fn ask(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
+        self.fid.probe(give_up)?;
+        self.ask_after_walk(give_up)
+    }
+
+    /// The same, where the host has just answered a walk to the file.
+    fn ask_after_walk(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
+        let question = self.server().question();
+        let attributes = attributes(give_up, &self.fid)?;
+        if attributes.number != self.number {
+            return Err(Errno::ESTALE);
+        }
+        if self.state.learn(&question, &attributes) == Judgement::Changed {
+            // The bytes that are kept are no longer those of who has opened the file without the host.
+            handle::open_for_lazy(self);
+        }
+        Ok(attributes)
+    }
+
+    /// Before a request that changes the file, likewise, unless the host was heard of lately.
+    pub(super) fn probe_if_old(&self) -> Result<(), Errno> {
+        if self.state.was_heard_of(VALID_NS) { Ok(()) } else { self.fid.probe(GiveUp::Forget) }
+    }
+
+    /// Makes sure that what is kept of this directory's names is right.
+    ///
+    /// # Errors
+    /// Those of asking the host.
+    pub(super) fn refresh(&self) -> Result<(), Errno> {
+        if self.state.is_current(self.server()) {
+            return Ok(());
+        }
+        match self.ask(GiveUp::Forget) {
+            // A directory that was removed has no names.
+            Err(Errno::ESTALE) => Err(Errno::ENOENT),
+            result => result.map(drop),
+        }
     }
 
     /// Another node as one of this folder.
-    fn sibling(&self, node: &Arc<dyn Inode>) -> Result<Arc<Self>, Errno> {
+    pub(super) fn sibling(&self, node: &Arc<dyn Inode>) -> Result<Arc<Self>, Errno> {
         let any: Arc<dyn Any + Send + Sync> = node.clone();
         let other: Arc<Self> = any.downcast().map_err(|_| Errno::EXDEV)?;
         if Arc::ptr_eq(&other.fid.server, &self.fid.server) { Ok(other) } else { Err(Errno::EXDEV) }
-    }
-
-    /// The file's state.
-    pub(super) fn state(&self) -> Result<&Arc<FileState>, Errno> {
-        if let Some(state) = self.state.get() {
-            return Ok(state);
-        }
-        let state = self.fid.server.state_of(self.number, true)?.ok_or(Errno::ENOMEM)?;
-        Ok(self.state.call_once(|| state))
     }
 
     /// Device and inode number.
@@ -65,7 +156,7 @@ impl SharedNode {
     }
 
     /// A request about this file whose reply says nothing.
-    fn tell(&self, request: u8, rest: impl FnOnce(&mut MessageWriter<'_>)) -> Result<(), Errno> {
+    pub(super) fn tell(&self, request: u8, rest: impl FnOnce(&mut MessageWriter<'_>)) -> Result<(), Errno> {
         let write = |writer: &mut MessageWriter<'_>| {
             writer.u32(self.fid.number);
             rest(writer);
@@ -73,7 +164,28 @@ impl SharedNode {
         self.fid.server.call(request, write, |_| Ok(()))
     }
 
-    fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
+    pub(super) fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
+        self.probe_if_old()?;
+        self.state.change(self.server());
+        if valid & (set::MODE | set::UID | set::GID) != 0 {
+            self.state.change_access();
+        }
+        let mut result = self.ask_to_set(valid, change, size);
+        if result == Err(Errno::ENXIO)
+            && let Some(permissions) = change.permissions
+        {
+            // QEMU opens no special file, which it would have to for its permissions.
+            result = self.change_special(storable(permissions, false));
+            let rest = valid & !set::MODE;
+            if result.is_ok() && rest != 0 {
+                result = self.ask_to_set(rest, change, size);
+            }
+        }
+        self.state.change(self.server());
+        result
+    }
+
+    fn ask_to_set(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
         let time = |time: Option<Timestamp>| {
             time.map_or([0; 2], |time| [time.seconds as u64, time.nanoseconds.into()])
         };
@@ -92,55 +204,131 @@ impl SharedNode {
 
     /// Changes the length.
     pub(super) fn truncate(&self, size: u64) -> Result<(), Errno> {
-        self.set_attributes(set::SIZE, &InodeChange::default(), size)
+        self.set_attributes(set::SIZE, &InodeChange::default(), size)?;
+        self.state.set_size(self.server(), size);
+        Ok(())
     }
 
     /// The length in bytes.
-    pub(super) fn size(&self) -> Result<u64, Errno> {
-        Ok(attributes(&self.fid)?.size)
+    pub(super) fn size(&self, give_up: GiveUp) -> Result<u64, Errno> {
+        self.length(give_up).map(|length| length.bytes)
     }
 
-    /// The length in bytes; a thread that is killed waits for the answer all the same, because it has pages to store.
-    pub(super) fn size_for_sure(&self) -> Result<u64, Errno> {
-        Ok(attributes_or(GiveUp::Never, &self.fid)?.size)
+    /// The length, and whether the host has the file by its name.
+    pub(super) fn length(&self, give_up: GiveUp) -> Result<Length, Errno> {
+        match self.state.current_size(self.server()) {
+            Some(bytes) => Ok(Length { bytes, is_lost: false }),
+            None => self.asked_length(give_up),
+        }
     }
-}
 
-impl SharedNode {
-    /// Creates a FIFO or a socket in this directory.
-    fn create_node(&self, name: &[u8], mode: u32, gid: u32) -> Result<(), Errno> {
-        self.tell(kind::MKNOD, |writer| {
-            writer.string(name);
-            for field in [mode, 0, 0, gid] {
-                writer.u32(field);
+    /// The same, as the host has it now.
+    pub(super) fn asked_length(&self, give_up: GiveUp) -> Result<Length, Errno> {
+        match self.ask(give_up) {
+            Ok(attributes) => Ok(Length { bytes: attributes.size, is_lost: false }),
+            Err(error @ (Errno::ENOENT | Errno::ESTALE)) => {
+                let last = self.state.last().ok_or(error)?;
+                Ok(Length { bytes: last.size, is_lost: true })
             }
-        })
-    }
-
-    /// Makes a user the owner of what it has just created. A host that runs the machine as an ordinary user owns all
-    /// that is made here, and refuses.
-    fn give_to(&self, uid: u32) {
-        if uid != SERVER_UID {
-            let change = InodeChange { uid: Some(uid), ..InodeChange::default() };
-            let _ = self.set_attributes(set::UID, &change, 0);
+            Err(error) => Err(error),
         }
     }
 }
 
-/// The user as whom the host was told that the requests are made.
-const SERVER_UID: u32 = 0;
+/// The length of a file.
+#[derive(Clone, Copy)]
+pub(super) struct Length {
+    pub(super) bytes: u64,
+    /// The host does not have the file by this name any more, and the length is what it was.
+    pub(super) is_lost: bool,
+}
+
+/// Names.
+impl SharedNode {
+    /// An entry of this node.
+    pub(super) fn entry_at(
+        self: &Arc<Self>,
+        directory: &Arc<Dentry>,
+        name: &[u8],
+    ) -> Result<Arc<Dentry>, Errno> {
+        let entry = Dentry::new(self.clone(), Some(directory.clone()), name)?;
+        let old = core::mem::replace(&mut *self.entry.lock(), Arc::downgrade(&entry));
+        drop(old);
+        Ok(entry)
+    }
+
+    /// Keeps an entry that the host has said to be there, if there is memory for it.
+    fn keep(&self, name: &[u8], entry: &Arc<Dentry>, asked: &NameQuestion) {
+        let (mut is_new, mut old, mut is_kept) = (false, None, true);
+        self.state.answer_name(asked, |names| match names.insert(name, entry.clone()) {
+            Ok(kept) => (is_new, old) = kept,
+            Err(_) => is_kept = false,
+        });
+        if !is_kept {
+            self.server().has_lost_name();
+        }
+        self.lose(old.filter(|old| !Arc::ptr_eq(old, entry)));
+        self.server().count_names(isize::from(is_new));
+        self.server().make_room();
+    }
+
+    /// An entry's file has lost its name on the host: whoever has it open asks for it by that, and hears so.
+    fn lose(&self, entry: OldName) {
+        if let Some(Ok(node)) = entry.map(|entry| self.sibling(&entry.node)) {
+            node.state.expire(self.server());
+        }
+    }
+
+    /// Asks the host for a name in this directory, of which this entry is known.
+    fn walk(
+        &self,
+        this: &Arc<Dentry>,
+        name: &[u8],
+        asked: &NameQuestion,
+        known: Option<(Arc<Dentry>, Arc<Self>)>,
+    ) -> Result<Arc<Dentry>, Errno> {
+        if let Some((entry, node)) = known
+            && self.fid.number_of(name)? == Some(node.number)
+        {
+            let is_current = node.state.is_current(self.server());
+            match if is_current { Ok(()) } else { node.ask_after_walk(GiveUp::Forget).map(drop) } {
+                Ok(()) => {
+                    self.keep(name, &entry, asked);
+                    return Ok(entry);
+                }
+                // Its handle leads to where the file was before.
+                Err(Errno::ENOENT | Errno::ESTALE) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let fid = match self.fid.walk(name) {
+            Ok(fid) => fid,
+            Err(Errno::ENOENT) => {
+                let mut old = None;
+                // One that is not kept is asked for again.
+                self.state.answer_name(asked, |names| {
+                    old = names.remove(name);
+                    let _ = names.insert_absent(name);
+                });
+                self.server().count_names(-isize::from(old.is_some()));
+                self.lose(old);
+                return Err(Errno::ENOENT);
+            }
+            Err(error) => return Err(error),
+        };
+        let entry = Self::new(fid, &asked.question)?.entry_at(this, name)?;
+        self.keep(name, &entry, asked);
+        Ok(entry)
+    }
+}
 
 /// Permissions as they are stored on the host: a program of the guest must not leave one there that runs with the
 /// rights of the host's user. The bit of a directory only says which group its files get.
-const fn storable(permissions: u32, is_directory: bool) -> u32 {
+pub(super) const fn storable(permissions: u32, is_directory: bool) -> u32 {
     permissions & !if is_directory { linux::S_ISUID } else { linux::S_ISUID | linux::S_ISGID }
 }
 
-fn attributes(fid: &Fid) -> Result<Attributes, Errno> {
-    attributes_or(GiveUp::Forget, fid)
-}
-
-fn attributes_or(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
+pub(super) fn attributes(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
     let write = |writer: &mut MessageWriter<'_>| {
         writer.u32(fid.number);
         writer.u64(GETATTR_BASIC);
@@ -157,27 +345,21 @@ impl Inode for SharedNode {
         self.kind
     }
 
+    fn access(&self) -> Metadata {
+        self.state.access(self.server()).map_or_else(|| self.metadata(), |known| self.metadata_of(&known))
+    }
+
     fn metadata(&self) -> Metadata {
-        let device = self.fid.server.device;
-        // The host may have removed it; what is left is what it was.
-        let Ok(attributes) = attributes(&self.fid) else {
-            return Metadata { device, links: 0, ..Metadata::anonymous(self.kind, self.number) };
-        };
-        Metadata {
-            device,
-            inode: self.number,
-            kind: self.kind,
-            permissions: attributes.mode & 0o7777,
-            links: attributes.links as u32,
-            uid: attributes.uid,
-            gid: attributes.gid,
-            special: attributes.device,
-            size: attributes.size,
-            blocks: attributes.blocks,
-            accessed: timestamp(attributes.accessed),
-            modified: timestamp(attributes.modified),
-            changed: timestamp(attributes.changed),
-            born: timestamp(attributes.changed),
+        let known = self.state.current(self.server()).ok_or(Errno::ENODATA);
+        // The name may be gone; what is left is what the file was.
+        let last = || self.state.last().ok_or(Errno::ENOENT);
+        match known.or_else(|_| self.ask(GiveUp::Forget)).or_else(|_| last()) {
+            Ok(attributes) => self.metadata_of(&attributes),
+            Err(_) => Metadata {
+                device: self.fid.server.device,
+                links: 0,
+                ..Metadata::anonymous(self.kind, self.number)
+            },
         }
     }
 
@@ -190,6 +372,7 @@ impl Inode for SharedNode {
             let (blocks, free) = (pages(blocks), pages(free));
             Ok(Statistics { magic, blocks, free, nodes, free_nodes, device: self.fid.server.device })
         };
+        let _ = self.probe_if_old();
         let asked = self.fid.server.call(kind::STATFS, |writer| writer.u32(self.fid.number), read);
         let magic = linux::V9FS_MAGIC;
         let device = self.fid.server.device;
@@ -197,136 +380,73 @@ impl Inode for SharedNode {
     }
 
     fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
-        Dentry::new(Self::new(self.fid.walk(Some(name))?)?, Some(this.clone()), name)
+        self.refresh()?;
+        let asked = self.state.ask_name(self.server());
+        let known = match self.state.find_name(name) {
+            KnownName::Absent => return Err(Errno::ENOENT),
+            // A directory that was found by another way since has another path, and so have the files in it.
+            KnownName::Present { entry, is_current }
+                if entry.parent().is_some_and(|parent| Arc::ptr_eq(&parent, this)) =>
+            {
+                let node = self.sibling(&entry.node)?;
+                if is_current && node.state.is_current(self.server()) {
+                    return Ok(entry);
+                }
+                Some((entry, node))
+            }
+            _ => None,
+        };
+        self.walk(this, name, &asked, known)
     }
 
     fn list(&self, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
-        let server = &self.fid.server;
-        let open = self.fid.walk(None)?;
-        let flags = linux::O_RDONLY | linux::O_DIRECTORY;
-        let write = |writer: &mut MessageWriter<'_>| {
-            writer.u32(open.number);
-            writer.u32(flags);
-        };
-        server.call(kind::OPEN, write, |_| Ok(()))?;
-        let mut next = cookie;
-        loop {
-            let write = |writer: &mut MessageWriter<'_>| {
-                writer.u32(open.number);
-                writer.u64(next);
-                writer.u32(CHUNK as u32);
-            };
-            // Copied, because `visit` may ask the server too.
-            let read = |reader: &mut Reader<'_>| {
-                let length = reader.u32()? as usize;
-                Ok(fallible::try_to_vec(reader.bytes(length)?))
-            };
-            let listing: Vec<u8> = server.call(kind::READDIR, write, read)??;
-            if listing.is_empty() {
-                return Ok(());
-            }
-            let mut reader = Reader::of_fields(&listing);
-            while !reader.is_empty() {
-                let entry =
-                    heddle_kernel_core::ninep::DirectoryEntry::read(&mut reader).map_err(Errno::from)?;
-                next = entry.next;
-                if matches!(entry.name, b"." | b"..") {
-                    continue;
-                }
-                let kind = FileType::from_mode(u32::from(entry.kind) << 12).unwrap_or(FileType::Regular);
-                let listed = Listed { name: entry.name, inode: entry.number, kind, next: entry.next };
-                if !visit(listed) {
-                    return Ok(());
-                }
-            }
-        }
+        listing::list(self, cookie, visit)
     }
 
     fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
-        let is_directory = matches!(creation.contents, Contents::Directory);
-        let permissions = storable(creation.permissions, is_directory);
-        let gid = creation.credentials.fsgid;
-        match creation.contents {
-            Contents::Regular => {
-                // The handle becomes the new file's, opened; a node wants one that is not.
-                let fid = self.fid.walk(None)?;
-                let write = |writer: &mut MessageWriter<'_>| {
-                    writer.u32(fid.number);
-                    writer.string(name);
-                    writer.u32(linux::O_RDWR | linux::O_CREAT | linux::O_EXCL);
-                    writer.u32(permissions);
-                    writer.u32(gid);
-                };
-                self.fid.server.call(kind::CREATE, write, |_| Ok(()))?;
-            }
-            Contents::Directory => self.tell(kind::MKDIR, |writer| {
-                writer.string(name);
-                writer.u32(permissions);
-                writer.u32(gid);
-            })?,
-            Contents::Symlink(target) => self.tell(kind::SYMLINK, |writer| {
-                writer.string(name);
-                writer.string(target);
-                writer.u32(gid);
-            })?,
-            Contents::Fifo => self.create_node(name, linux::S_IFIFO | permissions, gid)?,
-            Contents::Socket => self.create_node(name, linux::S_IFSOCK | permissions, gid)?,
-            Contents::Device(..) => return Err(Errno::EPERM),
+        let server = self.server();
+        let began = self.state.change(server);
+        let made = self.ask_to_create(this, name, creation);
+        let outcome = made.as_ref().map_or(Outcome::Unknown, Outcome::Present);
+        self.state.changed_name(server, began, name, outcome);
+        match &made {
+            Ok(_) => server.make_room(),
+            // It may still happen.
+            Err(Errno::EINTR) => self.state.doubt(server),
+            Err(_) => {}
         }
-        let entry = self.lookup(this, name)?;
-        let made = self.sibling(&entry.node)?;
-        if matches!(creation.contents, Contents::Fifo | Contents::Socket) {
-            self.fid.server.forget(made.number);
-        }
-        made.give_to(creation.credentials.fsuid);
-        Ok(entry)
+        made
     }
 
     fn link(&self, _: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
         let node = self.sibling(node)?;
-        self.tell(kind::LINK, |writer| {
-            writer.u32(node.fid.number);
-            writer.string(name);
-        })
+        self.add_name(name, &node)
     }
 
     fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
-        let name = entry.name()?;
-        let flags = if entry.node.kind() == FileType::Directory { linux::AT_REMOVEDIR } else { 0 };
-        self.tell(kind::UNLINKAT, |writer| {
-            writer.string(&name);
-            writer.u32(flags);
-        })?;
-        entry.mark_removed();
-        Ok(())
+        let node = self.sibling(&entry.node)?;
+        self.remove_name(entry, &node)
     }
 
     fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
-        let target = self.sibling(&to.node)?;
-        let (old_name, new_name) = (entry.name()?, copy_name(name)?);
-        match how {
-            Rename::Replace => {}
-            // The protocol has no such rename; between this look and the rename the host may have made the name.
-            Rename::Keep if target.fid.walk(Some(name)).is_ok() => return Err(Errno::EEXIST),
-            Rename::Keep => {}
-            Rename::Exchange => return Err(Errno::EINVAL),
-        }
-        self.tell(kind::RENAMEAT, |writer| {
-            writer.string(&old_name);
-            writer.u32(target.fid.number);
-            writer.string(name);
-        })?;
-        drop(entry.set_position(to.clone(), new_name));
-        Ok(())
+        self.move_name(entry, to, name, how)
     }
 
     fn follow(&self, _: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
         if self.kind != FileType::Symlink {
             return Err(Errno::EINVAL);
         }
+        if let Some(known) = self.state.target(self.server()) {
+            return Ok(LinkTarget::Text(fallible::try_to_vec(&known)?));
+        }
         let read = |reader: &mut Reader<'_>| Ok(fallible::try_to_vec(reader.string()?));
         let write = |writer: &mut MessageWriter<'_>| writer.u32(self.fid.number);
-        Ok(LinkTarget::Text(self.fid.server.call(kind::READLINK, write, read)??))
+        self.probe_if_old()?;
+        let target = self.fid.server.call(kind::READLINK, write, read)??;
+        if let Ok(kept) = fallible::try_to_vec(&target).and_then(fallible::try_arc) {
+            self.state.set_target(&kept);
+        }
+        Ok(LinkTarget::Text(target))
     }
 
     fn change(&self, change: &InodeChange) -> Result<(), Errno> {
@@ -343,15 +463,8 @@ impl Inode for SharedNode {
         if valid == 0 { Ok(()) } else { self.set_attributes(valid, change, 0) }
     }
 
-    fn locks(&self, make: bool) -> Result<Option<&FileLocks>, Errno> {
-        if make {
-            return Ok(Some(&self.state()?.locks));
-        }
-        if self.state.get().is_none() {
-            let Some(state) = self.fid.server.state_of(self.number, false)? else { return Ok(None) };
-            self.state.call_once(|| state);
-        }
-        Ok(self.state.get().map(|state| &state.locks))
+    fn locks(&self, _: bool) -> Result<Option<&FileLocks>, Errno> {
+        Ok(Some(&self.state.locks))
     }
 
     fn bind_socket(&self, socket: Weak<dyn File>) -> Result<(), Errno> {
@@ -370,28 +483,45 @@ impl Inode for SharedNode {
             FileType::Regular => {}
             FileType::Directory => return Ok(fallible::try_arc(SharedFile::directory(self))?),
             FileType::Symlink => return Err(Errno::ELOOP),
-            FileType::Fifo => return self.state()?.pipe()?.open_end(opening.flags),
+            FileType::Fifo => return self.state.pipe()?.open_end(opening.flags),
             _ => return Err(Errno::ENXIO),
         }
-        let fid = self.fid.walk(None)?;
-        let access = match opening.flags {
-            flags if flags.contains(StatusFlags::EXECUTE) => linux::O_RDONLY,
-            flags => flags.bits() & linux::O_ACCMODE,
+        let is_executed = opening.flags.contains(StatusFlags::EXECUTE);
+        let access = if is_executed { linux::O_RDONLY } else { opening.flags.bits() & linux::O_ACCMODE };
+        // A program that runs must stay to be had, whatever becomes of the name.
+        let at_once = if access == linux::O_RDONLY { Handle::at_once(&self, !is_executed)? } else { None };
+        let handle = match at_once {
+            Some(handle) => handle,
+            None => self.open_on_host(access, opening)?,
         };
-        let write = |writer: &mut MessageWriter<'_>| {
-            writer.u32(fid.number);
-            writer.u32(access);
-        };
-        fid.server.call(kind::OPEN, write, |_| Ok(()))?;
-        let fid = fallible::try_arc(fid)?;
         let stores = opening.flags.contains(StatusFlags::RDWR);
-        let file = fallible::try_arc(SharedFile::regular(self.clone(), fid, stores))?;
+        let file = fallible::try_arc(SharedFile::regular(self.clone(), handle, stores))?;
         // Last, because nobody would take it back.
-        if opening.flags.contains(StatusFlags::EXECUTE) {
-            self.state()?.begin_executing()?;
+        if is_executed {
+            self.state.begin_executing()?;
         } else if opening.flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) {
-            self.state()?.begin_writing()?;
+            self.state.begin_writing()?;
         }
         Ok(file)
+    }
+}
+
+impl SharedNode {
+    fn open_on_host(self: &Arc<Self>, access: u32, opening: &Opening<'_>) -> Result<Arc<Handle>, Errno> {
+        let created = self.created.lock().take();
+        let fid = match created {
+            Some(fid) => Ok(fid),
+            None => handle::open(self, access),
+        };
+        if matches!(fid, Err(Errno::ESTALE | Errno::ENOENT)) {
+            // The name is to be looked up anew.
+            self.state.expire(self.server());
+            let entry = &opening.place.entry;
+            if let Some(above) = entry.parent() {
+                self.sibling(&above.node)?.state.forget_entry(self.server(), entry);
+            }
+            return Err(Errno::ESTALE);
+        }
+        Handle::opened(self.clone(), fid?)
     }
 }

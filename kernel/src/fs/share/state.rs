@@ -1,49 +1,91 @@
 //! The guest's state of a file in a shared folder, the same for all nodes of that file.
 
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, Ordering};
 
+use heddle_kernel_core::ninep::Attributes;
+use heddle_kernel_core::ninep::knowledge::{Judgement, Knowledge, Question};
+
 use crate::error::Errno;
+use crate::fs::Dentry;
 use crate::fs::lock::FileLocks;
 use crate::fs::pipe::Pipe;
-use crate::fs::share::Fid;
+use crate::fs::share::handle::{Handle, LazyHandles};
+use crate::fs::share::mapped::Mapped;
+use crate::fs::share::names::{Hand, KnownName, NameQuestion, Names, OldName, Taken};
 use crate::fs::share::node::SharedNode;
-use crate::fs::share::pages::{Mapped, SharedPages};
-use crate::memory::{MapSource, fallible, writeback};
+use crate::fs::share::pages::SharedPages;
+use crate::fs::share::{Fid, Server};
+use crate::memory::space::unmap_shared;
+use crate::memory::{MapSource, writeback};
+use crate::sched;
+use crate::sched::Priority;
 use crate::sched::detour::{DetourGuard, DetourLock};
 use crate::sync::SpinLock;
+use crate::time::{NS_PER_SECOND, now_ns, realtime_ns};
 
-/// The state of a file while somebody has it open.
+/// The state of a file, while it has a node.
 pub struct FileState {
+    server: Weak<Server>,
+    number: u64,
+    /// The moment at which it was made.
+    pub born: u64,
     /// The advisory locks.
     pub locks: FileLocks,
     /// Open descriptions that may write; below zero, how many programs run from it.
     writers: AtomicI32,
     /// The pipe of a FIFO, while somebody has it open.
     pipe: SpinLock<Weak<Pipe>>,
-    mapped: SpinLock<Mappings>,
+    mapped: SpinLock<Weak<Mapped>>,
     /// Whoever reads or writes bytes holds it, until the host has answered: others see all of a write or nothing of it,
     /// and what the host has and what is kept of it here change in the same order.
     contents: DetourLock,
+    kept: SpinLock<CachedFile>,
+    /// The bytes that are kept.
+    pub pages: SharedPages,
+    pub lazy: SpinLock<LazyHandles>,
 }
 
-/// The pages of the file, from the first mapping on until the last is gone and what was written is stored.
+/// The things kept of a file besides its bytes.
 #[derive(Default)]
-struct Mappings {
-    pages: Option<Arc<SharedPages>>,
-    source: Weak<Mapped>,
-    /// How many sources there are whose end is not complete.
-    sources: usize,
+struct CachedFile {
+    attributes: Knowledge,
+    names: Names,
+    /// Where a symbolic link leads.
+    target: Option<Arc<Vec<u8>>>,
+}
+
+fn wall_seconds() -> u64 {
+    realtime_ns() / NS_PER_SECOND
+}
+
+/// The result of the guest's own change for a name.
+pub enum Outcome<'a> {
+    /// It is this entry now.
+    Present(&'a Arc<Dentry>),
+    /// It is gone.
+    Absent,
+    /// It is another entry than before.
+    Other,
+    /// Nobody knows.
+    Unknown,
 }
 
 impl FileState {
-    pub fn new() -> Self {
+    pub fn new(server: &Arc<Server>, number: u64) -> Self {
         Self {
+            server: Arc::downgrade(server),
+            number,
+            born: server.next_moment(),
             locks: FileLocks::new(),
             writers: AtomicI32::new(0),
             pipe: SpinLock::new(Weak::new()),
-            mapped: SpinLock::new(Mappings::default()),
+            mapped: SpinLock::new(Weak::new()),
             contents: DetourLock::new(),
+            kept: SpinLock::new(CachedFile::default()),
+            pages: SharedPages::new(),
+            lazy: SpinLock::new(LazyHandles::default()),
         }
     }
 
@@ -96,54 +138,282 @@ impl FileState {
         Ok(pipe)
     }
 
-    /// The file's pages, if it is mapped.
-    pub fn pages(&self) -> Option<Arc<SharedPages>> {
-        self.mapped.lock().pages.clone()
-    }
-
     /// The source of the file's mappings.
     pub fn source(&self) -> Option<Arc<dyn MapSource>> {
-        let source = self.mapped.lock().source.upgrade()?;
+        let source = self.mapped.lock().upgrade()?;
         Some(source)
     }
 
-    /// The same, made for the first of them.
-    pub fn map(
-        self: &Arc<Self>,
-        node: &Arc<SharedNode>,
-        fid: &Arc<Fid>,
-        may_write: bool,
-    ) -> Result<Arc<dyn MapSource>, Errno> {
-        // The host is not asked with the lock held.
-        let size = node.size()?;
-        let mut mapped = self.mapped.lock();
-        let pages = match &mapped.pages {
-            Some(pages) => pages.clone(),
-            None => SharedPages::new(node.clone(), fid.clone(), size)?,
-        };
-        if may_write {
-            pages.store_by(fid);
-        }
-        if let Some(source) = mapped.source.upgrade() {
-            return Ok(source);
-        }
-        // One that is dropped counts itself out, so there must be none that was not counted in.
-        let source = fallible::try_arc_with(|| Mapped::new(self.clone(), pages.clone()))?;
-        mapped.sources += 1;
-        mapped.source = Arc::downgrade(&source);
-        mapped.pages = Some(pages);
-        drop(mapped);
-        let source: Arc<dyn MapSource> = source;
-        writeback::register(&source)?;
-        Ok(source)
+    /// A handle that the host has opened, if the file is mapped.
+    pub fn mapped_fid(&self) -> Option<Arc<Fid>> {
+        let mapped = self.mapped.lock().upgrade()?;
+        mapped.reader().opened_fid().cloned()
     }
 
-    /// A source is at its end, and what was written by it is stored.
-    pub fn unmapped(&self) {
+    /// The source of the file's mappings, made for the first of them.
+    pub fn map(
+        &self,
+        node: &Arc<SharedNode>,
+        handle: &Arc<Handle>,
+        may_write: bool,
+    ) -> Result<Arc<dyn MapSource>, Errno> {
+        // A mapped file must stay to be had, whatever becomes of the name.
+        handle.fid()?;
         let mut mapped = self.mapped.lock();
-        mapped.sources -= 1;
-        let last = if mapped.sources == 0 { mapped.pages.take() } else { None };
+        let known = mapped.upgrade();
+        let is_new = known.is_none();
+        let source = match known {
+            Some(source) => source,
+            None => Mapped::new(node.clone(), handle.clone())?,
+        };
+        *mapped = Arc::downgrade(&source);
         drop(mapped);
-        drop(last);
+        if may_write {
+            source.store_by(handle);
+        }
+        let source: Arc<dyn MapSource> = source;
+        if is_new {
+            writeback::register(&source)?;
+        }
+        Ok(source)
+    }
+}
+
+impl FileState {
+    /// The attributes, if no question is needed.
+    pub fn current(&self, server: &Server) -> Option<Attributes> {
+        self.kept.lock().attributes.current(&server.horizon()).copied()
+    }
+
+    /// Whether the names that are kept, and the length, need no question.
+    pub fn is_current(&self, server: &Server) -> bool {
+        self.kept.lock().attributes.is_current_but_for_own_changes(&server.horizon())
+    }
+
+    /// The length, if no question is needed.
+    pub fn current_size(&self, server: &Server) -> Option<u64> {
+        let kept = self.kept.lock();
+        let is_current = kept.attributes.is_current_but_for_own_changes(&server.horizon());
+        kept.attributes.last().filter(|_| is_current).map(|known| known.size)
+    }
+
+    /// The length, if no question is needed and the file has not been changed or made lately.
+    pub fn settled_size(&self, server: &Server) -> Option<u64> {
+        let kept = self.kept.lock();
+        let is_settled = kept.attributes.is_settled();
+        kept.attributes.current(&server.horizon()).filter(|_| is_settled).map(|known| known.size)
+    }
+
+    /// The attributes as they were last.
+    pub fn last(&self) -> Option<Attributes> {
+        self.kept.lock().attributes.last().copied()
+    }
+
+    /// The attributes, if no question is needed about type, permissions and owners.
+    pub fn access(&self, server: &Server) -> Option<Attributes> {
+        self.kept.lock().attributes.access(&server.horizon()).copied()
+    }
+
+    /// Whether the host has answered a question about the file within this time.
+    pub fn was_heard_of(&self, within_ns: u64) -> bool {
+        let asked_ns = self.kept.lock().attributes.asked_ns();
+        now_ns().saturating_sub(asked_ns) < within_ns
+    }
+
+    /// Keeps the server's answer.
+    pub fn learn(&self, question: &Question, answer: &Attributes) -> Judgement {
+        let mut kept = self.kept.lock();
+        if kept.attributes.learn(question, answer) == Judgement::Same {
+            return Judgement::Same;
+        }
+        let old = (kept.names.distrust(), kept.target.take());
+        drop(kept);
+        drop(old);
+        self.pages.distrust();
+        // Not upgraded here: the end of the last mapping stores what was written, for which the caller may hold a lock.
+        let mapped = self.mapped.lock().clone();
+        if mapped.strong_count() > 0 {
+            // Whoever has old pages mapped asks for them anew. Without memory for that they go on with the old ones.
+            let _ = sched::spawn(Priority::KERNEL, async move {
+                if let Some(source) = mapped.upgrade() {
+                    let source: Arc<dyn MapSource> = source;
+                    unmap_shared(&source, 0..u64::MAX).await;
+                }
+            });
+        }
+        Judgement::Changed
+    }
+
+    /// Where a symbolic link leads, if that needs no question.
+    pub fn target(&self, server: &Server) -> Option<Arc<Vec<u8>>> {
+        let kept = self.kept.lock();
+        let is_current = kept.attributes.is_current_but_for_own_changes(&server.horizon());
+        kept.target.clone().filter(|_| is_current)
+    }
+
+    /// Keeps the answer to a question where a symbolic link leads.
+    pub fn set_target(&self, target: &Arc<Vec<u8>>) {
+        let old = self.kept.lock().target.replace(target.clone());
+        drop(old);
+    }
+
+    /// The guest asks for other permissions or owners.
+    pub fn change_access(&self) {
+        self.kept.lock().attributes.change_access();
+    }
+
+    /// Notes a change by the guest, before it is asked for and when it is done; the moment.
+    pub fn change(&self, server: &Server) -> u64 {
+        let moment = server.next_moment();
+        self.kept.lock().attributes.change(moment, wall_seconds());
+        moment
+    }
+
+    /// The guest has made the file this long. An answer to an earlier question does not count from here on.
+    pub fn set_size(&self, server: &Server, size: u64) {
+        let mut kept = self.kept.lock();
+        kept.attributes.change(server.next_moment(), wall_seconds());
+        kept.attributes.set_size(size);
+    }
+
+    /// The guest has written up to this place, likewise.
+    pub fn grow(&self, server: &Server, end: u64) {
+        let mut kept = self.kept.lock();
+        kept.attributes.change(server.next_moment(), wall_seconds());
+        kept.attributes.grow(end);
+    }
+
+    /// The file has a name more, or one less.
+    pub fn count_name(&self, server: &Server, more: bool) {
+        let moment = server.next_moment();
+        let mut kept = self.kept.lock();
+        kept.attributes.change(moment, wall_seconds());
+        kept.attributes.count_name(more);
+    }
+
+    /// The next use is to ask.
+    pub fn expire(&self, server: &Server) {
+        let moment = server.next_moment();
+        self.kept.lock().attributes.expire(moment);
+    }
+
+    /// Relies on nothing any more: a change was asked for, and may happen at any time.
+    pub fn doubt(&self, server: &Server) {
+        let moment = server.next_moment();
+        let mut kept = self.kept.lock();
+        kept.attributes.forget(moment);
+        let listing = kept.names.distrust();
+        drop(kept);
+        drop(listing);
+    }
+}
+
+/// Names.
+impl FileState {
+    /// The state of a name, as far as it is kept.
+    pub fn find_name(&self, name: &[u8]) -> KnownName {
+        self.kept.lock().names.find(name)
+    }
+
+    /// The listing, if it is kept.
+    pub fn listing(&self) -> Option<Arc<Vec<u8>>> {
+        self.kept.lock().names.listing()
+    }
+
+    /// A question about a name.
+    pub fn ask_name(&self, server: &Server) -> NameQuestion {
+        let question = server.question();
+        NameQuestion { question, generation: self.kept.lock().names.generation() }
+    }
+
+    /// Keeps an answer, unless the directory has changed since the question.
+    pub fn answer_name(&self, asked: &NameQuestion, update: impl FnOnce(&mut Names)) {
+        let mut kept = self.kept.lock();
+        let is_kept = kept.attributes.changed_at() <= asked.question.begun
+            && kept.names.generation() == asked.generation;
+        if is_kept {
+            update(&mut kept.names);
+        }
+    }
+
+    /// Ends a change of a name in this directory that began at a moment. If others changed the directory meanwhile,
+    /// nobody knows whose change came last. The moment of the end; zero in that case.
+    pub fn changed_name(&self, server: &Server, began: u64, name: &[u8], outcome: Outcome<'_>) -> u64 {
+        let moment = server.next_moment();
+        let mut kept = self.kept.lock();
+        let is_alone = kept.attributes.changed_at() == began;
+        kept.attributes.change(moment, wall_seconds());
+        let listing = kept.names.set_listing(None);
+        let (mut old, mut count, mut is_kept) = (None, 0, true);
+        // The entry of a name stays as long as it may be right: announcements find the file by it.
+        if !matches!(outcome, Outcome::Unknown) {
+            old = kept.names.remove(name);
+            count -= isize::from(old.is_some());
+        }
+        match outcome {
+            Outcome::Present(entry) => {
+                is_kept = kept.names.insert(name, entry.clone()).is_ok();
+                count += isize::from(is_kept);
+            }
+            // One that is not kept is asked for.
+            Outcome::Absent => _ = kept.names.insert_absent(name),
+            Outcome::Other | Outcome::Unknown => {}
+        }
+        if !is_alone || matches!(outcome, Outcome::Unknown) {
+            kept.names.distrust_name(name);
+        }
+        drop(kept);
+        server.count_names(count);
+        if !is_kept {
+            server.has_lost_name();
+        }
+        drop((listing, old.take()));
+        if is_alone { moment } else { 0 }
+    }
+
+    /// Somebody else may have changed a name in this directory.
+    pub fn distrust_name(&self, name: &[u8]) {
+        let mut kept = self.kept.lock();
+        kept.names.distrust_name(name);
+        let listing = kept.names.set_listing(None);
+        drop(kept);
+        drop(listing);
+    }
+
+    /// Forgets an entry, if it is still the one of its name.
+    pub fn forget_entry(&self, server: &Server, entry: &Arc<Dentry>) {
+        let old = self.kept.lock().names.remove_entry(entry);
+        server.count_names(-isize::from(old.is_some()));
+        drop(old);
+    }
+
+    /// Forgets some names that nobody uses; how many they were, and whether there may be more.
+    pub fn forget_names(&self, server: &Server, forced: bool, hand: &mut Hand) -> (usize, bool) {
+        let Taken { entries, are_more } = self.kept.lock().names.take_some(forced, hand);
+        let count = entries.iter().flatten().count();
+        server.count_names(-(count as isize));
+        (count, are_more)
+    }
+
+    /// Forgets a name, whoever uses its entry; whether there was one.
+    pub fn forget_any_name(&self, server: &Server) -> bool {
+        let old: OldName = self.kept.lock().names.pop();
+        server.count_names(-isize::from(old.is_some()));
+        old.is_some()
+    }
+
+    /// Drops some of the bytes that are kept; how many pages, and whether there may be more. A file that was opened
+    /// without the host keeps its bytes, which may be had nowhere else.
+    pub fn forget_pages(&self, server: &Server, forced: bool) -> (usize, bool) {
+        let lazy = self.lazy.lock();
+        if lazy.is_pinning() { (0, false) } else { self.pages.take_some(server, forced) }
+    }
+}
+
+impl Drop for FileState {
+    fn drop(&mut self) {
+        let Some(server) = self.server.upgrade() else { return };
+        self.pages.hand_over(&server);
+        server.forget_state(self.number);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{Errno, TryResult};
 use crate::fs::IoBuffer;
-use crate::memory::FrameRef;
+use crate::memory::{FrameRef, frame};
 
 /// Bytes in a page.
 pub const PAGE: u64 = 4096;
@@ -19,8 +19,6 @@ pub enum Source {
     Hole,
 }
 
-static ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
-
 /// Copies `length` bytes from `within` the page on to the buffer.
 pub fn copy_out(
     source: &Source,
@@ -34,9 +32,9 @@ pub fn copy_out(
             let bytes = bytes.get(within..).unwrap_or_default();
             let stored = bytes.len().min(length);
             let copied = buffer.copy_out(&bytes[..stored])?;
-            Ok(copied + buffer.copy_out(&ZEROES[..length - stored])?)
+            Ok(copied + buffer.copy_out(&frame::zeros()[..length - stored])?)
         }
-        Source::Hole => Ok(buffer.copy_out(&ZEROES[..length])?),
+        Source::Hole => Ok(buffer.copy_out(&frame::zeros()[..length])?),
     }
 }
 

@@ -116,6 +116,16 @@ impl Space {
         }
     }
 
+    /// Whether the program may execute what lies at so many addresses.
+    #[must_use]
+    pub fn is_executable(&self, address: usize, length: usize) -> bool {
+        let state = self.state.lock();
+        let mut bytes = address..address.saturating_add(length);
+        bytes.all(|byte| {
+            state.mappings.get(byte).is_some_and(|mapping| mapping.protection.contains(Protection::EXECUTE))
+        })
+    }
+
     /// Says that the process was chosen to end because memory ran out: nobody waits for memory for it any more.
     pub fn doom(&self) {
         self.is_doomed.store(true, Ordering::Relaxed);

@@ -43,6 +43,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use heddle_abi::boot::{KEY_PCID, KEY_SLOTS};
 use heddle_kernel_core::mapping::Mappings;
 use heddle_kernel_core::tlb::roots::Identity;
+use heddle_kernel_core::tlb::tags::Abilities;
 
 use crate::arch::paging::PageTableEntry;
 use crate::arch::{mitigations, paging};
@@ -173,8 +174,16 @@ pub(super) fn initialize() {
     if let Some(count) = boot::number(KEY_SLOTS) {
         slots::limit(usize::try_from(count).unwrap_or(usize::MAX));
     }
-    if boot::is(KEY_PCID, "on") && !paging::use_tags() {
-        ::log::warn!("the processors have no PCID: translations are flushed when the page table changes");
+    if boot::is(KEY_PCID, "on") {
+        match paging::use_tags() {
+            Abilities { has_tags: false, .. } => {
+                ::log::warn!(
+                    "the processors have no PCID: translations are flushed when the page table changes"
+                );
+            }
+            Abilities { forgets_elsewhere: true, .. } => ::log::info!("pcid, invpcid"),
+            Abilities { .. } => ::log::info!("pcid"),
+        }
     }
 }
 
@@ -487,6 +496,8 @@ impl Space {
             let number = self.removals.add();
             if is_here && gather.flush_here() {
                 shootdown::has_flushed(self.identity(), number);
+            } else if !is_here && let Some(pages) = gather.few_pages() {
+                shootdown::flush_elsewhere(self.identity(), number, pages);
             }
         } else if is_here {
             gather.flush_here();

@@ -218,7 +218,7 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
 }
 
 fn is_socket(open: &OpenFile) -> bool {
-    open.metadata().kind == FileType::Socket
+    open.kind() == FileType::Socket
 }
 
 /// ioctl(2). Requests on the descriptor or on any file are done here, the others are the file's.

@@ -12,7 +12,7 @@ use crate::fs::tree::TreeNode;
 use crate::fs::{Dentry, File, FileType, OpenFile, Path, StatusFlags, access, notify};
 use crate::memory::fallible;
 use crate::process::Thread;
-use crate::process::executable::as_error;
+use crate::process::executable::{again_if_stale, as_error};
 use crate::syscall::fs::storage::truncate_file;
 use crate::syscall::fs::{View, field, get_bytes, get_path};
 use crate::syscall::{Call, SyscallResult, SyscallState, pending};
@@ -194,7 +194,7 @@ fn add_opened(call: &Call<'_>, opened: OpenedFile, request: &OpenRequest) -> Sys
     if open.file.is_opened(&open, None)? {
         let descriptor = table.add_in_room(open.clone(), 0, limit, close_on_exec)? as usize;
         open.report_opening();
-        let is_cut = request.flags & linux::O_TRUNC != 0 && open.metadata().kind == FileType::Regular;
+        let is_cut = request.flags & linux::O_TRUNC != 0 && open.kind() == FileType::Regular;
         if !is_cut || open.file.size() == Some(0) && open.file.clone().mapped_source().is_none() {
             return Ok(descriptor.into());
         }
@@ -266,7 +266,17 @@ pub fn open_to_append(thread: &Arc<Thread>, path: &[u8]) -> Result<Arc<OpenFile>
     open_path(thread, linux::AT_FDCWD, path, &request).map(|opened| opened.open)
 }
 
+/// Opens a file by its path.
 fn open_path(
+    thread: &Arc<Thread>,
+    descriptor: i32,
+    path: &[u8],
+    request: &OpenRequest,
+) -> Result<OpenedFile, Errno> {
+    again_if_stale(|| try_open_path(thread, descriptor, path, request))
+}
+
+fn try_open_path(
     thread: &Arc<Thread>,
     descriptor: i32,
     path: &[u8],
@@ -391,7 +401,7 @@ fn open_existing(
     if kind == FileType::Directory && flags & linux::O_DIRECT != 0 {
         return Err(Errno::EINVAL);
     }
-    if flags & linux::O_NOATIME != 0 && !access::owns(&node.metadata(), &view.credentials) {
+    if flags & linux::O_NOATIME != 0 && !access::owns(&node.access(), &view.credentials) {
         return Err(Errno::EPERM);
     }
     if matches!(kind, FileType::Character | FileType::Block) && place.mount.flags() & linux::MS_NODEV != 0 {

@@ -12,6 +12,7 @@ use crate::fs::range_lock::RangeGuard;
 use crate::fs::{FileType, OpenFile, StatusFlags, access};
 use crate::memory::space::{unmap_mapping_range, write_back};
 use crate::memory::{MapSource, fallible, writeback};
+use crate::process::executable::again_if_stale;
 use crate::process::{Resource, Thread};
 use crate::sched::Budget;
 use crate::signal::{Information, Signal, send_to_thread};
@@ -29,18 +30,7 @@ const PAGE_BYTES: u64 = 4096;
 pub fn truncate(call: &mut Call<'_>) -> SyscallResult {
     let size = u64::try_from(call.word(1) as i64).map_err(|_| Errno::EINVAL)?;
     let path = get_path(call, 0)?;
-    let place = find(call, linux::AT_FDCWD, &path, 0)?;
-    match place.entry.node.kind() {
-        FileType::Regular => {}
-        FileType::Directory => return Err(Errno::EISDIR.into()),
-        _ => return Err(Errno::EINVAL.into()),
-    }
-    access::check_place(&place, &call.thread.credentials(), Access::WRITE)?;
-    // Opened like any writer, so that a program that runs from it is left alone.
-    let flags = StatusFlags::WRONLY;
-    let opening = Opening { flags, flags_of_call: 0, place: &place, thread: Some(call.thread) };
-    let file = place.entry.node.clone().open(&opening)?;
-    let open = fallible::try_arc(OpenFile::at(file, flags, place))?;
+    let open = again_if_stale(|| open_to_truncate(call, &path))?;
     if let Some(leases) = LeaseBreak::find(&open) {
         let thread = call.thread.clone();
         return pending(async move {
@@ -51,6 +41,21 @@ pub fn truncate(call: &mut Call<'_>) -> SyscallResult {
     }
     check_size(call.thread, &open, size)?;
     truncate_file(call.thread, &open, size, 0)
+}
+
+fn open_to_truncate(call: &Call<'_>, path: &[u8]) -> Result<Arc<OpenFile>, Errno> {
+    let place = find(call, linux::AT_FDCWD, path, 0)?;
+    match place.entry.node.kind() {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Errno::EISDIR),
+        _ => return Err(Errno::EINVAL),
+    }
+    access::check_place(&place, &call.thread.credentials(), Access::WRITE)?;
+    // Opened like any writer, so that a program that runs from it is left alone.
+    let flags = StatusFlags::WRONLY;
+    let opening = Opening { flags, flags_of_call: 0, place: &place, thread: Some(call.thread) };
+    let file = place.entry.node.clone().open(&opening)?;
+    fallible::try_arc(OpenFile::at(file, flags, place))
 }
 
 /// The cost of a step of truncation or allocation, in units of a [`Budget`].
@@ -159,7 +164,7 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
     if first.checked_add(length).is_none() {
         return Err(Errno::EFBIG.into());
     }
-    if open.metadata().kind == FileType::Fifo {
+    if open.kind() == FileType::Fifo {
         return Err(Errno::ESPIPE.into());
     }
     let (first, end) = (first as u64, (first + length) as u64);
@@ -199,7 +204,7 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
 /// fadvise64(2): there is nothing to prepare.
 pub fn fadvise64(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
-    if open.metadata().kind == FileType::Fifo {
+    if open.kind() == FileType::Fifo {
         return Err(Errno::ESPIPE.into());
     }
     if call.uint(3) > linux::POSIX_FADV_NOREUSE || (call.word(2) as i64) < 0 {
@@ -222,13 +227,13 @@ pub fn readahead(call: &mut Call<'_>) -> SyscallResult {
 
 /// Whether a file is one of bytes that a file system keeps.
 fn is_stored(open: &OpenFile) -> bool {
-    matches!(open.metadata().kind, FileType::Regular | FileType::Block) && open.file.is_seekable()
+    matches!(open.kind(), FileType::Regular | FileType::Block) && open.file.is_seekable()
 }
 
 /// fsync(2) and fdatasync(2).
 pub fn fsync(call: &mut Call<'_>) -> SyscallResult {
     let open: Arc<OpenFile> = get_file(call, 0)?;
-    if is_stored(&open) || open.metadata().kind == FileType::Directory {
+    if is_stored(&open) || open.kind() == FileType::Directory {
         store(&open)
     } else {
         Err(Errno::EINVAL.into())

@@ -20,7 +20,7 @@ pub fn acct(call: &mut Call<'_>) -> SyscallResult {
     }
     let path = get_path(call, 0)?;
     let open = open_to_append(call.thread, &path)?;
-    if open.metadata().kind != FileType::Regular {
+    if open.kind() != FileType::Regular {
         return Err(Errno::EACCES.into());
     }
     acct::set_file(Some(open));

@@ -11,10 +11,34 @@
 //! [`crate::tlb::shootdown::Shootdown::post`] and that of [`crate::tlb::shootdown::Shootdown::note`]: either the count
 //! is new, and the processor flushes the tag while it loads the table, or its use is seen, and it is asked to.
 //!
+//! A processor that takes entries out of a table which it does not use may forget them at once, if it can forget single
+//! translations of another tag (INVPCID): [`Tags::behind`] says where that is worth it.
+//!
 //! A table is named by a number that is never given again, so a tag cannot be taken for that of a table which had the
 //! same memory before.
 
 use crate::tlb::sync::{AtomicU64, Ordering};
+
+/// The parts of tags that a processor has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// Its translations have tags.
+    pub has_tags: bool,
+    /// It forgets single translations of tags that it does not use.
+    pub forgets_elsewhere: bool,
+}
+
+impl Abilities {
+    /// By CPUID: ECX of leaf 1 and EBX of leaf 7, which is 0 where there is no such leaf.
+    #[must_use]
+    pub const fn of(leaf1_ecx: u32, leaf7_ebx: u32) -> Self {
+        const PCID: u32 = 1 << 17;
+        const INVPCID: u32 = 1 << 10;
+        let has_tags = leaf1_ecx & PCID != 0;
+        // The instruction is there without tags, too, and has nothing to do then.
+        Self { has_tags, forgets_elsewhere: has_tags && leaf7_ebx & INVPCID != 0 }
+    }
+}
 
 /// How often something was taken out of a page table.
 pub struct Removals(AtomicU64);
@@ -105,7 +129,18 @@ impl<const N: usize> Tags<N> {
         Choice { tag, keeps }
     }
 
-    /// This processor, which uses the table, has flushed what removal `number` took out.
+    /// The tag of a table that this processor does not use, if what removal `number` took out is all of it that is not
+    /// good. A caller that forgets it there says so ([`Self::has_flushed`]); else the tag is flushed when the table is
+    /// loaded.
+    #[must_use]
+    pub fn behind(&self, table: usize, number: u64) -> Option<usize> {
+        let is_it = |context: &Context| {
+            context.chosen != 0 && context.table == table && context.removals + 1 == number
+        };
+        self.contexts.iter().position(is_it)
+    }
+
+    /// This processor has flushed what removal `number` took out of the table.
     pub fn has_flushed(&mut self, table: usize, number: u64) {
         let own = |context: &&mut Context| context.chosen != 0 && context.table == table;
         // Removals of others between are not forgotten by that.

@@ -164,7 +164,7 @@ fn compare_with_alone(record: &mut Record) {
     all.into_iter().for_each(|figure| record.add(figure));
 }
 
-/// What is measured by time comes first: instructions are the same on a host that is used again.
+/// Groups that are measured by time come first: instructions are the same on a host that is used again.
 fn plan(effort: Effort, processors: Option<u32>) -> Plan {
     let others =
         processors.map_or_else(|| effort.choose(vec![1], vec![1, 2], vec![1, 2, 4]), |one| vec![one]);

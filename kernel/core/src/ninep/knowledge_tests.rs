@@ -1,0 +1,178 @@
+//! Tests of what is relied on, and when.
+
+use super::Attributes;
+use super::knowledge::{Horizon, Judgement, Knowledge, Question};
+
+const OLD: (u64, u64) = (1000, 0);
+const NOW: u64 = 5000;
+/// When the client changes something.
+const OWN: u64 = 2000;
+
+fn question(begun: u64, asked_ns: u64) -> Question {
+    Question { begun, asked_ns, epoch: 0, is_watched: false, wall_seconds: NOW }
+}
+
+/// One that is put right after the client's change.
+fn at_once(begun: u64, asked_ns: u64) -> Question {
+    Question { wall_seconds: OWN + 1, ..question(begun, asked_ns) }
+}
+
+fn horizon(now_ns: u64) -> Horizon {
+    Horizon { now_ns, valid_ns: 100, valid_doubtful_ns: 50, epoch: 0 }
+}
+
+fn answer(size: u64, time: (u64, u64)) -> Attributes {
+    Attributes { size, links: 1, modified: time, changed: time, ..Attributes::default() }
+}
+
+#[test]
+fn an_answer_is_relied_on_for_a_time() {
+    let mut file = Knowledge::default();
+    assert_eq!(file.current(&horizon(0)), None);
+    assert_eq!(file.learn(&question(0, 10), &answer(1, OLD)), Judgement::Same);
+    assert_eq!(file.current(&horizon(109)).map(|known| known.size), Some(1));
+    assert_eq!(file.current(&horizon(110)), None);
+    assert!(file.last().is_some(), "it is what was known last all the same");
+}
+
+#[test]
+fn a_file_with_several_names_is_asked_about_sooner() {
+    for (mode, links, is_current) in [(0o100_644, 1, true), (0o100_644, 2, false), (0o040_755, 2, true)] {
+        let mut file = Knowledge::default();
+        file.learn(&question(0, 10), &Attributes { mode, links, ..answer(1, OLD) });
+        assert_eq!(file.current(&horizon(100)).is_some(), is_current, "{mode:o} {links}");
+    }
+}
+
+#[test]
+fn an_announcement_ends_the_time() {
+    let mut file = Knowledge::default();
+    file.learn(&question(0, 10), &answer(1, OLD));
+    assert_eq!(file.current(&Horizon { epoch: 1, ..horizon(11) }), None);
+    file.learn(&Question { epoch: 1, ..question(0, 11) }, &answer(1, OLD));
+    assert!(file.current(&Horizon { epoch: 1, ..horizon(11) }).is_some());
+    let asked = Question { epoch: 1, ..question(0, 12) };
+    file.expire(1);
+    file.learn(&asked, &answer(1, OLD));
+    assert_eq!(file.current(&Horizon { epoch: 1, ..horizon(11) }), None);
+}
+
+#[test]
+fn changes_by_others_are_seen_in_length_and_times() {
+    for other in [answer(2, OLD), answer(1, (1000, 1))] {
+        let mut file = Knowledge::default();
+        file.learn(&question(0, 10), &answer(1, OLD));
+        assert_eq!(file.learn(&question(0, 200), &answer(1, OLD)), Judgement::Same);
+        assert_eq!(file.learn(&question(0, 400), &other), Judgement::Changed);
+        assert_eq!(file.learn(&question(0, 600), &other), Judgement::Same);
+    }
+}
+
+#[test]
+fn own_changes_are_no_evidence() {
+    let mut file = Knowledge::default();
+    file.learn(&question(0, 10), &answer(1, OLD));
+    file.change(1, OWN);
+    file.grow(5);
+    assert_eq!(file.current(&horizon(11)), None, "the times are not known");
+    assert!(file.is_current_but_for_own_changes(&horizon(11)));
+    assert_eq!(file.last().map(|known| known.size), Some(5));
+    assert_eq!(file.learn(&at_once(1, 20), &answer(5, (2000, 0))), Judgement::Same);
+    file.change(2, OWN);
+    assert_eq!(file.learn(&at_once(2, 30), &answer(9, (2001, 0))), Judgement::Changed, "not as we wrote it");
+}
+
+#[test]
+fn a_change_by_others_right_after_the_clients_is_seen_a_little_later() {
+    let after = answer(1, (OWN + 1, 0));
+    let mut file = Knowledge::default();
+    file.learn(&question(0, 10), &answer(1, OLD));
+    file.change(1, OWN);
+    assert_eq!(file.learn(&at_once(1, 20), &after), Judgement::Same, "it may be the client's");
+    assert!(file.current(&horizon(69)).is_some());
+    assert_eq!(file.current(&horizon(70)), None, "it is asked about again soon");
+    assert_eq!(file.learn(&question(1, 80), &after), Judgement::Changed);
+    assert_eq!(file.learn(&question(1, 200), &after), Judgement::Same);
+    assert!(file.current(&horizon(299)).is_some());
+    file.change(2, OWN);
+    assert_eq!(file.learn(&question(2, 300), &after), Judgement::Changed, "nobody asked in time");
+}
+
+#[test]
+fn permissions_outlive_the_clients_other_changes() {
+    let mut file = Knowledge::default();
+    file.learn(&question(0, 10), &answer(1, OLD));
+    file.change(1, OWN);
+    assert!(file.access(&horizon(11)).is_some());
+    assert_eq!(file.access(&horizon(110)), None);
+    file.change_access();
+    assert_eq!(file.access(&horizon(11)), None);
+    file.learn(&question(1, 20), &answer(1, OLD));
+    assert!(file.access(&horizon(21)).is_some());
+}
+
+#[test]
+fn an_answer_that_a_change_has_overtaken_is_not_kept() {
+    let mut file = Knowledge::default();
+    file.learn(&question(0, 10), &answer(1, OLD));
+    let asked = question(0, 20);
+    file.change(1, OWN);
+    file.set_size(7);
+    assert_eq!(file.learn(&asked, &answer(1, OLD)), Judgement::Same);
+    assert_eq!(file.last().map(|known| known.size), Some(7));
+    assert_eq!(file.current(&horizon(21)), None);
+}
+
+#[test]
+fn young_times_are_looked_at_twice() {
+    let young = (NOW - 1, 0);
+    let mut file = Knowledge::default();
+    file.learn(&question(0, 10), &answer(1, young));
+    assert!(!file.is_settled());
+    let later = |seconds| Question { wall_seconds: NOW + seconds, ..question(0, 200) };
+    assert_eq!(file.learn(&later(5), &answer(1, young)), Judgement::Changed, "perhaps in the same step");
+    assert_eq!(file.learn(&later(6), &answer(1, young)), Judgement::Same);
+    assert!(file.is_settled());
+    file.change(1, OWN);
+    assert!(!file.is_settled());
+}
+
+#[test]
+fn names_are_counted_and_all_is_forgotten() {
+    let mut file = Knowledge::default();
+    assert_eq!(file.count_name(true), None);
+    file.learn(&question(0, 10), &answer(1, OLD));
+    assert_eq!(
+        (file.count_name(true), file.count_name(false), file.count_name(false)),
+        (Some(2), Some(1), Some(0))
+    );
+    assert_eq!(file.count_name(false), Some(0));
+    file.forget(3);
+    assert_eq!((file.last(), file.changed_at()), (None, 3));
+    file.learn(&question(2, 10), &answer(1, OLD));
+    assert_eq!(file.last(), None);
+}
+
+#[test]
+fn others_beside_the_client_are_only_seen_in_a_directory_that_is_watched() {
+    for is_watched in [false, true] {
+        let mut directory = Knowledge::default();
+        let answer = Attributes { mode: 0o040_755, ..answer(1, OLD) };
+        directory.learn(&question(0, 10), &answer);
+        directory.change(1, OWN);
+        let judgement = directory.learn(&Question { is_watched, ..question(1, 20) }, &answer);
+        assert_eq!(judgement == Judgement::Same, is_watched);
+    }
+}
+
+#[test]
+fn a_change_by_others_long_after_the_clients_is_seen() {
+    for mode in [0o100_644, 0o040_755] {
+        let mut file = Knowledge::default();
+        file.learn(&question(0, 10), &Attributes { mode, ..answer(1, OLD) });
+        file.change(1, OWN);
+        let later = Attributes { mode, ..answer(1, (OWN + 3, 0)) };
+        assert_eq!(file.learn(&question(1, 20), &later), Judgement::Changed);
+        assert_eq!(file.learn(&question(1, 30), &later), Judgement::Same);
+    }
+}

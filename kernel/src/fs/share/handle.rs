@@ -1,0 +1,201 @@
+//! Opened handles of files.
+//!
+//! A file whose bytes are all kept, and that has been as it is for some time, is opened without a word to the host: its
+//! handle is *lazy*, and is opened once something is needed from the host. The host may take the file's name away
+//! meanwhile, so the bytes stay as long as a handle is lazy; a part of the memory is for that, and no more files are
+//! opened in this way than fit there. Before the guest takes a name away itself, and when the host has changed a file,
+//! lazy handles get one that the host has opened. A file that is mapped has such a handle, which further handles have
+//! in common with the mappings.
+
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use heddle_kernel_core::ninep::{MessageWriter, kind};
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::fs::share::Fid;
+use crate::fs::share::node::SharedNode;
+use crate::fs::share::pages::{COMPLETE_MAX, PAGE};
+use crate::memory::fallible;
+
+/// Lazy handles of a file.
+#[derive(Default)]
+pub struct LazyHandles {
+    count: usize,
+    /// Opened for all of them.
+    opened: Option<Arc<Fid>>,
+    /// The node of the last one.
+    node: Weak<SharedNode>,
+    /// Calls under way that take a name of the file away.
+    losing: usize,
+    /// The file has lost a name, so that a node may have none by which it could be opened later.
+    has_lost: bool,
+}
+
+impl LazyHandles {
+    /// A node by which the file was opened without the host, if there are such handles.
+    pub fn node(&self) -> Option<Arc<SharedNode>> {
+        if self.is_pinning() { self.node.upgrade() } else { None }
+    }
+
+    /// Whether there are handles for which the bytes have to stay.
+    pub const fn is_pinning(&self) -> bool {
+        self.count > 0 && self.opened.is_none()
+    }
+}
+
+/// A handle of a file by which its bytes are read, and perhaps written.
+pub struct Handle {
+    node: Arc<SharedNode>,
+    fid: spin::Once<Arc<Fid>>,
+    /// It is counted among the lazy ones of the file, for which so many frames are pinned.
+    is_lazy: AtomicBool,
+    pinned: usize,
+}
+
+impl Handle {
+    /// A handle that the host has opened.
+    pub fn opened(node: Arc<SharedNode>, fid: Fid) -> Result<Arc<Self>, Errno> {
+        Self::sharing(node, fallible::try_arc(fid)?)
+    }
+
+    fn sharing(node: Arc<SharedNode>, fid: Arc<Fid>) -> Result<Arc<Self>, Errno> {
+        let fid = spin::Once::initialized(fid);
+        fallible::try_arc(Self { node, fid, is_lazy: AtomicBool::new(false), pinned: 0 })
+    }
+
+    /// A handle to read, if that needs no word to the host; `may_be_lazy` if the host need not have opened the file.
+    pub fn at_once(node: &Arc<SharedNode>, may_be_lazy: bool) -> Result<Option<Arc<Self>>, Errno> {
+        if let Some(fid) = node.state.mapped_fid() {
+            return Self::sharing(node.clone(), fid).map(Some);
+        }
+        if may_be_lazy { Self::lazy(node) } else { Ok(None) }
+    }
+
+    /// A lazy handle, if all bytes are kept.
+    fn lazy(node: &Arc<SharedNode>) -> Result<Option<Arc<Self>>, Errno> {
+        let (state, server) = (&node.state, &node.fid.server);
+        let Some(size) = state.settled_size(server) else { return Ok(None) };
+        let pages = size.div_ceil(PAGE);
+        let pinned = pages.min(COMPLETE_MAX) as usize;
+        if pages > COMPLETE_MAX || !server.pin(pinned) {
+            return Ok(None);
+        }
+        // Counted before the bytes are looked at, so that they stay; its end counts it out, whatever comes.
+        let keeps_its_names = {
+            let mut lazy = state.lazy.lock();
+            lazy.count += 1;
+            lazy.node = Arc::downgrade(node);
+            lazy.losing == 0 && !lazy.has_lost
+        };
+        let is_lazy = AtomicBool::new(true);
+        let handle = Self { node: node.clone(), fid: spin::Once::new(), is_lazy, pinned };
+        if keeps_its_names && state.pages.is_complete(size) {
+            fallible::try_arc(handle).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// The host's handle.
+    ///
+    /// # Errors
+    /// Those of opening it; `ESTALE` if the host has another file of that name.
+    pub fn fid(&self) -> Result<&Arc<Fid>, Errno> {
+        if let Some(fid) = self.fid.get() {
+            return Ok(fid);
+        }
+        let kept = self.node.state.lazy.lock().opened.clone();
+        let fid = match kept {
+            Some(fid) => fid,
+            None => fallible::try_arc(open(&self.node, linux::O_RDONLY)?)?,
+        };
+        let fid = self.fid.call_once(|| fid);
+        self.settle();
+        Ok(fid)
+    }
+
+    /// The host's handle, if the host has opened the file for this one.
+    pub fn opened_fid(&self) -> Option<&Arc<Fid>> {
+        self.fid.get()
+    }
+
+    /// Counts a lazy handle out.
+    fn settle(&self) {
+        if !self.is_lazy.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let mut lazy = self.node.state.lazy.lock();
+        lazy.count -= 1;
+        let opened = if lazy.count == 0 { lazy.opened.take() } else { None };
+        drop(lazy);
+        drop(opened);
+        self.node.fid.server.unpin(self.pinned);
+    }
+
+    /// The file.
+    pub const fn node(&self) -> &Arc<SharedNode> {
+        &self.node
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+/// Opens a file on the host.
+///
+/// # Errors
+/// The host's; `ESTALE` if it has another file of that name.
+pub fn open(node: &SharedNode, flags: u32) -> Result<Fid, Errno> {
+    let fid = node.fid.again()?;
+    let write = |writer: &mut MessageWriter<'_>| {
+        writer.u32(fid.number);
+        writer.u32(flags);
+    };
+    let number = node.fid.server.call(kind::OPEN, write, |reader| reader.qid())?;
+    if number == node.number { Ok(fid) } else { Err(Errno::ESTALE) }
+}
+
+/// Opens a file on the host for all lazy handles, if there are any.
+pub fn open_for_lazy(node: &SharedNode) {
+    if !node.state.lazy.lock().is_pinning() {
+        return;
+    }
+    // If that fails, the bytes that are kept are all there is, and they stay.
+    let Some(fid) = open(node, linux::O_RDONLY).ok().and_then(|fid| fallible::try_arc(fid).ok()) else {
+        return;
+    };
+    let mut lazy = node.state.lazy.lock();
+    let unneeded = if lazy.is_pinning() { lazy.opened.replace(fid) } else { Some(fid) };
+    drop(lazy);
+    drop(unneeded);
+}
+
+/// A call that takes a name of a file away. Nobody opens the file lazily meanwhile.
+pub struct NameLoss<'a>(&'a SharedNode);
+
+impl<'a> NameLoss<'a> {
+    /// Before the host is asked for it.
+    pub fn begin(node: &'a SharedNode) -> Self {
+        node.state.lazy.lock().losing += 1;
+        open_for_lazy(node);
+        Self(node)
+    }
+
+    /// The host has answered; a call that was interrupted may still succeed.
+    pub fn end(self, result: &Result<(), Errno>) {
+        if matches!(result, Ok(()) | Err(Errno::EINTR)) {
+            self.0.state.lazy.lock().has_lost = true;
+        }
+    }
+}
+
+impl Drop for NameLoss<'_> {
+    fn drop(&mut self) {
+        self.0.state.lazy.lock().losing -= 1;
+    }
+}
