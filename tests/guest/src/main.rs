@@ -112,6 +112,7 @@ const FAMILIES: &[&[Test]] = &[
     mounts::overlay::TESTS,
     mounts::overlay::edges::TESTS,
     mounts::propagation::TESTS,
+    mounts::writers::TESTS,
     namespaces::ipc::TESTS,
     namespaces::mounts::TESTS,
     namespaces::network::TESTS,

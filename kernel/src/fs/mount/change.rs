@@ -484,8 +484,8 @@ pub fn set_propagation(
 /// Changes a mount, and with `is_recursive` all below it: its propagation, and its flags as `flags` says.
 ///
 /// # Errors
-/// `EINVAL` (not a mount, or of another namespace), `EPERM` (flags that are kept), `EBUSY` (it was to be read-only, and a
-/// file is open to be written through it), `ENOMEM`.
+/// `EINVAL` (not a mount, or of another namespace), `EPERM` (flags that are kept), `EBUSY` (it was to be read-only, and
+/// a file is open to be written through it), `ENOMEM`.
 pub fn change_attributes(
     own: &Arc<MountSet>,
     place: &Path,

@@ -1,7 +1,7 @@
-//! Files that are open to be written: while there are some, neither their mount nor their file system is made read-only.
+//! Files that are open to be written: while there are some, mount and file system do not become read-only.
 //!
-//! Whoever opens counts first and looks at the flags then; whoever makes something read-only sets the flag first and looks
-//! at the count then. So one of the two sees the other, and both may: then both fail.
+//! Whoever opens counts first and looks at the flags then; whoever makes something read-only sets the flag first and
+//! looks at the count then. So one of the two sees the other, and both may: then both fail.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

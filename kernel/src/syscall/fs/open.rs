@@ -49,7 +49,7 @@ const KNOWN: u32 = STATUS
     | linux::O_CLOEXEC
     | linux::O_LARGEFILE;
 
-/// What openat2(2) allows beside `O_PATH`; open(2) ignores the others there.
+/// The flags that openat2(2) allows beside `O_PATH`; open(2) ignores the others there.
 const BESIDE_PATH: u32 = linux::O_PATH | linux::O_DIRECTORY | linux::O_NOFOLLOW | linux::O_CLOEXEC;
 
 /// open(2).
@@ -447,7 +447,7 @@ pub(super) fn open_place_only(place: Path, flags: u32) -> Result<Arc<OpenFile>, 
 /// A mark and the digits of any number.
 const TEMPORARY_NAME_MAX: usize = 21;
 
-/// What links in `/proc` show for a file without a name: its number.
+/// A file without a name is shown with its number in `/proc`.
 fn temporary_name(name: &mut [u8; TEMPORARY_NAME_MAX], mut number: u64) -> &[u8] {
     let mut first = name.len();
     loop {

@@ -39,7 +39,7 @@ const STATUS_READ_ONLY: i32 = 0xff00;
 const TIME_ERROR: usize = 5;
 /// 500 parts in a million, with 16 bits behind the point.
 const FREQUENCY_MAX: i64 = 500 << 16;
-/// What Linux can count with, in units of 2^-48 nanoseconds; what is above the most is cut.
+/// Linux can count with these; those above the most are cut.
 const FREQUENCY_RANGE: core::ops::RangeInclusive<i64> = i64::MIN / FREQUENCY_UNIT..=i64::MAX / FREQUENCY_UNIT;
 const FREQUENCY_UNIT: i64 = 1000 << 16;
 const OFFSET_MAX_NS: i64 = 500_000_000;

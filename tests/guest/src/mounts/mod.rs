@@ -9,6 +9,7 @@ pub mod namespace;
 pub mod others;
 pub mod overlay;
 pub mod propagation;
+pub mod writers;
 
 use std::ffi::CString;
 use std::fs;
@@ -32,7 +33,6 @@ crate::tests! {
     flags_are_each_mounts_own
     remounting_keeps_what_is_not_said
     a_file_system_can_be_read_only_for_all_its_mounts
-    what_is_written_does_not_become_read_only
     links_are_not_followed_where_a_mount_says_so
     mounts_lie_over_one_another
     unmounting_is_refused_while_something_is_used
@@ -65,6 +65,10 @@ impl Stage {
     }
 
     /// A new directory.
+    pub fn path(&self) -> &Path {
+        &self.scratch.0
+    }
+
     pub fn directory(&self, name: &str) -> Result<PathBuf, String> {
         let path = self.path(name);
         fs::create_dir(&path).or_fail()?;
@@ -338,41 +342,6 @@ fn remounting_keeps_what_is_not_said() -> Outcome {
     expect_eq!(mount(None, &plain, None, libc::MS_REMOUNT), Err(Errno::EINVAL));
     expect_eq!(mount(None, &plain, None, libc::MS_PRIVATE), Err(Errno::EINVAL));
     Ok(())
-}
-
-fn what_is_written_does_not_become_read_only() -> Outcome {
-    let stage = Stage::new("writers")?;
-    let (one, two) = (stage.mounted("one")?, stage.directory("two")?);
-    bind(&one, &two, 0).or_fail()?;
-    let remount = |at: &Path, flags| mount(None, at, None, libc::MS_REMOUNT | libc::MS_RDONLY | flags);
-    let read_only =
-        |at: &Path| detached::set_attributes(at, libc::AT_RECURSIVE, [libc::MOUNT_ATTR_RDONLY, 0, 0, 0], 32);
-    let writer = fs::File::create(one.join("file")).or_fail()?;
-    let copy = writer.try_clone().or_fail()?;
-    for again in [false, true] {
-        expect_eq!((again, remount(&one, 0)), (again, Err(Errno::EBUSY)));
-        expect_eq!(remount(&two, 0), Err(Errno::EBUSY));
-        expect_eq!(remount(&one, libc::MS_BIND), Err(Errno::EBUSY));
-        expect_eq!(read_only(&one), Err(Errno::EBUSY));
-        // Those above it change all or none.
-        expect_eq!(read_only(&stage.scratch.0), Err(Errno::EBUSY));
-        expect!(line_at(&two)?.has("rw"));
-        // Through the other mount nobody writes.
-        remount(&two, libc::MS_BIND).or_fail()?;
-        mount(None, &two, None, libc::MS_REMOUNT | libc::MS_BIND).or_fail()?;
-        if !again {
-            fs::write(one.join("other"), "still").or_fail()?;
-        }
-    }
-    drop(writer);
-    expect_eq!(read_only(&one), Err(Errno::EBUSY));
-    drop(copy);
-    // Files that are read, and devices, stop nobody.
-    let _reader = fs::File::open(one.join("file")).or_fail()?;
-    read_only(&one).or_fail()?;
-    let refused = fs::OpenOptions::new().append(true).open(one.join("file")).map(drop);
-    expect_eq!(refused.map_err(|error| error.raw_os_error()), Err(Some(libc::EROFS)));
-    remount(&one, 0).or_fail()
 }
 
 fn a_file_system_can_be_read_only_for_all_its_mounts() -> Outcome {
