@@ -87,7 +87,10 @@ pub const KEY_STRETCH: &str = "heddle.stretch-us";
 pub const USER_KEYS: [(&str, Option<&[&str]>); 8] = [
     (KEY_SPACE_LOCK, Some(&["ranges", "one"])),
     (KEY_PCID, Some(&["on", "off"])),
-    (KEY_CLEAR_CPUID, Some(&["smap", "xsave", "smap,xsave", "x2apic", "tsc_deadline_timer", "invpcid", "kvm"])),
+    (
+        KEY_CLEAR_CPUID,
+        Some(&["smap", "xsave", "smap,xsave", "x2apic", "tsc_deadline_timer", "invpcid", "kvm"]),
+    ),
     (
         KEY_SET_CPUID,
         Some(&["md_clear", "spec_ctrl", "erms", "md_clear,spec_ctrl", "md_clear,spec_ctrl,erms"]),

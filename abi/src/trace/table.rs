@@ -60,6 +60,7 @@ pub const CALLS: &[(&str, &[Argument])] = &[
     ("fsync", &[Descriptor]),
     ("ftruncate", &[Descriptor, Offset]),
     ("futex", &[Hex, Names(N::Futex), Unsigned, Hex, Hex, Hex]),
+    ("futex_waitv", &[Hex, Unsigned, Hex, Hex, Unsigned]),
     ("getcwd", &[Output, Unsigned]),
     ("getdents", &[Descriptor, Hex, Unsigned]),
     ("getdents64", &[Descriptor, Hex, Unsigned]),

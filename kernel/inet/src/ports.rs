@@ -229,10 +229,12 @@ impl<S> PortTable<S> {
             if listening != binding.is_listening || !binding.claim.accepts(local.address) {
                 return 0;
             }
+            // In Linux's order: the peer, the address, then a socket of IPv4 alone before one of both.
+            let own = 1 + u8::from(!binding.claim.v6) + 2 * u8::from(binding.claim.address.is_some());
             match binding.remote {
-                Some(peer) if peer == remote => 4 + u8::from(binding.claim.address.is_some()),
+                Some(peer) if peer == remote => own + 4,
                 Some(_) => 0,
-                None => 1 + u8::from(binding.claim.address.is_some()),
+                None => own,
             }
         };
         if let [only] = known.bindings.as_slice() {

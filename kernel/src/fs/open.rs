@@ -55,6 +55,8 @@ pub struct OpenFile {
     notice: spin::Once<Arc<ReadyNotice>>,
     /// Whether a program opened it, so that its closing is to be reported.
     is_reported: AtomicBool,
+    /// Whether it counts as one that is written through its mount.
+    holds_mount: bool,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -73,6 +75,15 @@ impl OpenFile {
     }
 
     fn with_place(file: Arc<dyn File>, flags: StatusFlags, place: Option<Path>) -> Self {
+        let writes =
+            !flags.contains(StatusFlags::PATH) && flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR);
+        let holds_mount = match &place {
+            Some(place) if writes && place.entry.node.kind() == FileType::Regular => {
+                place.mount.begin_writing();
+                true
+            }
+            _ => false,
+        };
         Self {
             file,
             place,
@@ -82,6 +93,7 @@ impl OpenFile {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             notice: spin::Once::new(),
             is_reported: AtomicBool::new(false),
+            holds_mount,
         }
     }
 
@@ -153,6 +165,12 @@ impl OpenFile {
     pub fn is_writable(&self) -> bool {
         let flags = self.flags();
         flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) && !flags.contains(StatusFlags::PATH)
+    }
+
+    /// Whether it is open to be written although its mount has become read-only meanwhile.
+    #[must_use]
+    pub fn came_too_late(&self) -> bool {
+        self.holds_mount && self.place.as_ref().is_some_and(|place| place.mount.is_read_only())
     }
 
     /// Takes away what a process holds on the file, since it has closed a descriptor of it: byte-range locks, and the
@@ -229,5 +247,10 @@ impl Drop for OpenFile {
             }
         }
         self.file.released(self);
+        if self.holds_mount
+            && let Some(place) = &self.place
+        {
+            place.mount.end_writing();
+        }
     }
 }

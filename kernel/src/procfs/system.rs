@@ -4,6 +4,7 @@ use crate::arch::{MAX_CPUS, cpu, features, interrupt};
 use crate::boot::{RELEASE, VERSION};
 use crate::error::Errno;
 use crate::fs::tree;
+use crate::memory::space::LOWEST_ADDRESS;
 use crate::memory::{counters, frame, heap, isolation};
 use crate::process::namespaces::Namespaces;
 use crate::process::{Credentials, control_group, dump, load, table, time_namespace};
@@ -90,7 +91,7 @@ fn cpu_line(name: core::fmt::Arguments<'_>, usage: CpuUsage, text: &mut Text) ->
     text.line(format_args!("{name} {user} 0 {system} {idle} 0 0 0 {stolen} 0 0\n"))
 }
 
-pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
+pub fn statistics(own: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
     let mut all = CpuUsage::default();
     let mut each = [CpuUsage::default(); MAX_CPUS];
     for (number, usage) in each.iter_mut().enumerate().take(cpu::count()) {
@@ -104,7 +105,8 @@ pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
     for (number, &usage) in each.iter().enumerate().take(cpu::count()) {
         cpu_line(format_args!("cpu{number}"), usage, text)?;
     }
-    let boot = crate::time::Clock::realtime_offset_ns() / NS_PER_SECOND;
+    let ahead_ns = time_namespace::offsets(&own.times).boottime_ns;
+    let boot = Clock::realtime_offset_ns().saturating_add_signed(ahead_ns.saturating_neg()) / NS_PER_SECOND;
     let (switches, started, running) = (sched::switches(), table::started_count(), load::running());
     text.line(format_args!("intr {}\nctxt {switches}\nbtime {boot}\n", interrupt::count()))?;
     // Nothing waits for a device in a way that counts as blocked: every wait is of a kind that shows as sleep.
@@ -345,6 +347,10 @@ pub fn uuid(_: &Subject, text: &mut Text) -> Shown {
 
 pub fn mapping_limit(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"65530\n")
+}
+
+pub fn lowest_address(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{LOWEST_ADDRESS}\n"))
 }
 
 pub fn overcommit(_: &Subject, text: &mut Text) -> Shown {

@@ -97,7 +97,7 @@ static ROOT_ITEMS: &[Item] = &[
     text(b"meminfo", system::memory),
     text(b"modules", system::nothing),
     text(b"partitions", settings::partitions),
-    text(b"stat", system::statistics),
+    own(b"stat", system::statistics),
     text(b"swaps", settings::swap),
     own(b"uptime", system::uptime),
     text(b"version", system::version),
@@ -221,6 +221,7 @@ static SYS_RANDOM_ITEMS: &[Item] = &[text(b"boot_id", system::boot_id), text(b"u
 
 static SYS_VM_ITEMS: &[Item] = &[
     text(b"max_map_count", system::mapping_limit),
+    text(b"mmap_min_addr", system::lowest_address),
     writable(b"overcommit_memory", system::overcommit, system::set_overcommit),
     writable(b"overcommit_ratio", system::overcommit_ratio, system::set_overcommit_ratio),
 ];

@@ -202,7 +202,7 @@ pub fn rollup(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<bool,
     if sum.go_on(&space, |_, _| Ok(()))? {
         return Ok(true);
     }
-    let (first, end) = (sum.first.unwrap_or(0), sum.at);
+    let (first, end) = sum.first.map_or((0, 0), |first| (first, sum.at));
     text.line(format_args!("{first:08x}-{end:08x} ---p 00000000 00:00 0 {:26} [rollup]\n", ""))?;
     amounts(text, &sum.usage, true)?;
     Ok(false)

@@ -1,6 +1,7 @@
 //! futex(2) and the calls about the end of a thread.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
 use crate::call::caller::Caller;
@@ -9,10 +10,13 @@ use crate::memory::fallible;
 use crate::memory::values::read_timespec;
 use crate::process::access::{ViewerIds, may_access};
 use crate::process::futex::requeue_pi::RequeueWait;
-use crate::process::futex::{Words, pi, register, requeue_pi};
+use crate::process::futex::{Words, last_woken, pi, register, requeue_pi};
 use crate::process::{futex, table};
-use crate::syscall::{Call, SyscallResult, pending, user};
+use crate::syscall::record::field;
+use crate::syscall::{Call, SyscallResult, get_bytes, pending, user};
 use crate::time::{Clock, Deadline};
+
+use heddle_kernel_core::fallible::push_reserved;
 
 /// futex(2).
 pub fn futex(call: &mut Call<'_>) -> SyscallResult {
@@ -157,6 +161,58 @@ fn wait_requeue_pi(call: &Call<'_>, words: &Words, deadline: Deadline) -> Syscal
     let wait = RequeueWait::enter(call.thread, thread, words, call.uint(2))?;
     let caller = call.thread.clone();
     pending(async move { wait.granted(&caller, deadline).await })
+}
+
+/// futex_waitv(2).
+pub fn futex_waitv(call: &mut Call<'_>) -> SyscallResult {
+    let (list, count, clock) = (call.word(0), call.uint(1), call.int(4).cast_unsigned());
+    if call.uint(2) != 0 || list == 0 || count == 0 || count > linux::FUTEX_WAITV_MAX {
+        return Err(Errno::EINVAL.into());
+    }
+    let space = call.thread.space();
+    let deadline = match (call.word(3), clock) {
+        (0, _) => Deadline::NEVER,
+        (address, linux::CLOCK_REALTIME | linux::CLOCK_MONOTONIC) => {
+            let clock = if clock == linux::CLOCK_REALTIME { Clock::Realtime } else { Clock::Monotonic };
+            Deadline::at(clock, call.thread.clock_moment(clock, read_timespec(&space, address)?))
+        }
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    let bytes = get_bytes(call, list, count as usize * size_of::<linux::futex_waitv>())?;
+    let words = bytes.chunks_exact(size_of::<linux::futex_waitv>()).map(waited_word);
+    let mut waits = Vec::new();
+    waits.try_reserve_exact(count as usize).map_err(|_| Errno::ENOMEM)?;
+    for word in words.clone() {
+        word?;
+    }
+    for (address, expected, is_private) in words.flatten() {
+        match register(call.thread, address, expected, linux::FUTEX_BITSET_MATCH_ANY, is_private, None) {
+            Ok(registration) => push_reserved(&mut waits, registration),
+            // A wake that came to one of the words before counts, so that it isn't lost.
+            Err(error) => return last_woken(&waits).map_or(Err(error.into()), |index| Ok(index.into())),
+        }
+    }
+    let caller = call.thread.clone();
+    pending(async move {
+        match futex::wait_for_any(&waits, &caller, deadline).await {
+            Ok(result) => result,
+            Err(_) => Err(Errno::ERESTARTSYS),
+        }
+    })
+}
+
+/// A word to wait at as the program described it: address, value expected, whether one space only uses it.
+fn waited_word(bytes: &[u8]) -> Result<(usize, u32, bool), Errno> {
+    let flags: u32 = field!(bytes, linux::futex_waitv, flags);
+    let reserved: u32 = field!(bytes, linux::futex_waitv, __reserved);
+    let known = linux::FUTEX_32 | linux::FUTEX_PRIVATE_FLAG;
+    if flags & !known != 0 || flags & linux::FUTEX_32 == 0 || reserved != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (value, address): (u64, u64) =
+        (field!(bytes, linux::futex_waitv, val), field!(bytes, linux::futex_waitv, uaddr));
+    // As Linux, which compares the lower half.
+    Ok((address as usize, value as u32, flags & linux::FUTEX_PRIVATE_FLAG != 0))
 }
 
 /// set_robust_list(2).

@@ -58,6 +58,7 @@ calls! {
     __NR_rt_tgsigqueueinfo => crate::syscall::signal::rt_tgsigqueueinfo,
     __NR_restart_syscall => crate::syscall::signal::restart_syscall,
     __NR_futex => crate::syscall::futex::futex,
+    __NR_futex_waitv => crate::syscall::futex::futex_waitv,
     __NR_set_robust_list => crate::syscall::futex::set_robust_list,
     __NR_get_robust_list => crate::syscall::futex::get_robust_list,
     __NR_set_tid_address => crate::syscall::futex::set_tid_address,

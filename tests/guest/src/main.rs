@@ -40,6 +40,7 @@ mod mempolicy;
 mod mounts;
 mod namespaces;
 mod old_calls;
+mod opening;
 mod packet;
 mod page_map;
 mod pi;
@@ -77,6 +78,7 @@ mod usage;
 mod vdso;
 mod waiting;
 mod watchers;
+mod words;
 
 use harness::Test;
 
@@ -92,6 +94,8 @@ const FAMILIES: &[&[Test]] = &[
     pipe_memory::TESTS,
     pipe_parallel::TESTS,
     waiting::TESTS,
+    opening::TESTS,
+    words::TESTS,
     watchers::TESTS,
     progress::TESTS,
     bounds::TESTS,
@@ -111,6 +115,7 @@ const FAMILIES: &[&[Test]] = &[
     mounts::overlay::TESTS,
     mounts::overlay::edges::TESTS,
     mounts::propagation::TESTS,
+    mounts::writers::TESTS,
     namespaces::ipc::TESTS,
     namespaces::mounts::TESTS,
     namespaces::network::TESTS,

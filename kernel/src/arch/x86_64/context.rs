@@ -97,7 +97,8 @@ impl UserContext {
     /// [`Self::set_result`].
     #[must_use]
     pub const fn syscall_number(&self) -> usize {
-        self.error as usize
+        // Linux looks at the lower half only, as a signed number.
+        self.error as i32 as usize
     }
 
     /// Makes the registers those of a program that is in system call `number`.

@@ -6,7 +6,7 @@ use linux_raw_sys::general::CAP_SYS_ADMIN;
 
 use crate::error::Errno;
 use crate::fs::mount::sharing::{CopyKind, PropagationTargets};
-use crate::fs::mount::{Mount, MountSet, Path, Propagation, Topology, lock};
+use crate::fs::mount::{Mount, MountSet, Path, Propagation, Topology, lock, writers};
 use crate::fs::{Dentry, FileType};
 use crate::process::Credentials;
 use crate::process::user_namespace::{Users, is_same};
@@ -484,7 +484,8 @@ pub fn set_propagation(
 /// Changes a mount, and with `is_recursive` all below it: its propagation, and its flags as `flags` says.
 ///
 /// # Errors
-/// `EINVAL` (not a mount, or of another namespace), `EPERM` (flags that are kept), `ENOMEM`.
+/// `EINVAL` (not a mount, or of another namespace), `EPERM` (flags that are kept), `EBUSY` (it was to be read-only, and
+/// a file is open to be written through it), `ENOMEM`.
 pub fn change_attributes(
     own: &Arc<MountSet>,
     place: &Path,
@@ -509,6 +510,7 @@ pub fn change_attributes(
     if mounts.iter().any(|mount| !mount.may_have_flags(flags(mount.flags()))) {
         return Err(Errno::EPERM);
     }
+    writers::make_read_only(&topology, &mounts, &flags)?;
     for mount in mounts {
         if let Some(kind) = kind {
             mount.propagate_as(&topology, kind)?;

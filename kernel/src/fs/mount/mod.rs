@@ -13,6 +13,7 @@ mod path;
 mod places;
 mod sharing;
 mod unmount;
+mod writers;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -54,6 +55,7 @@ pub struct Superblock {
     owner: spin::Once<Users>,
     /// The `MS_` flags that are its own.
     flags: AtomicU32,
+    writers: writers::Writers,
 }
 
 impl Superblock {
@@ -77,7 +79,7 @@ impl Superblock {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// Changes its `MS_` flags.
+    /// Sets its `MS_` flags, whoever writes.
     pub fn set_flags(&self, flags: u32) {
         self.flags.store(flags & Self::FLAGS, Ordering::Relaxed);
     }
@@ -98,6 +100,7 @@ pub struct Mount {
     locks: AtomicU32,
     /// How often a lookup has come in since `MNT_EXPIRE` marked it; 0 while it is not marked.
     uses: AtomicU32,
+    writers: writers::Writers,
     position: SpinLock<MountPosition>,
     /// Its place among the mounts on one entry.
     beside: SpinLock<places::PlaceLinks>,
@@ -178,6 +181,7 @@ impl Mount {
             kind,
             owner: spin::Once::new(),
             flags: AtomicU32::new(flags & Superblock::FLAGS),
+            writers: writers::Writers::NONE,
         })?;
         Self::of(file_system, root, source, flags)
     }
@@ -204,6 +208,7 @@ impl Mount {
             flags: AtomicU32::new(flags & Self::FLAGS),
             locks: AtomicU32::new(0),
             uses: AtomicU32::new(0),
+            writers: writers::Writers::NONE,
             position: SpinLock::new(MountPosition {
                 at: None,
                 children: Vec::new(),

@@ -80,7 +80,7 @@ pub use crate::memory::space::usage::Usage;
 pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};
 
 /// Addresses below this are never mapped.
-const LOWEST_ADDRESS: usize = 0x1_0000;
+pub const LOWEST_ADDRESS: usize = 0x1_0000;
 /// How far mappings stay away from a stack that may grow.
 const STACK_GUARD_BYTES: usize = 1 << 20;
 

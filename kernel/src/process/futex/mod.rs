@@ -196,18 +196,31 @@ pub fn enter(caller: &Caller, address: usize, expected: u32) -> TryResult<FutexR
 impl FutexRegistration {
     /// Waits to be woken (`Ok`), until the time is over (`ETIMEDOUT`), or a signal comes.
     pub async fn wait(&self, caller: &Caller, deadline: Deadline) -> Result<Result<(), Errno>, Interrupted> {
-        let mut sleep = deadline.sleep();
-        let waiting = core::future::poll_fn(|context| {
-            if self.is_woken() {
-                return Poll::Ready(Ok(()));
-            }
-            core::pin::Pin::new(&mut sleep).poll(context).map(|()| Err(Errno::ETIMEDOUT))
-        });
-        match caller.wait(WaitKind::Interruptible, waiting).await {
-            // A wake that came with the signal counts.
-            Err(_) if self.is_woken() => Ok(Ok(())),
-            result => result,
-        }
+        Ok(wait_for_any(core::slice::from_ref(self), caller, deadline).await?.map(|_| ()))
+    }
+}
+
+/// The place of the last of these waits that has been woken.
+pub fn last_woken(waits: &[FutexRegistration]) -> Option<usize> {
+    waits.iter().rposition(FutexRegistration::is_woken)
+}
+
+/// Waits until one of several waits is woken (`Ok` with its place), the time is over (`ETIMEDOUT`), or a signal comes.
+pub async fn wait_for_any(
+    waits: &[FutexRegistration],
+    caller: &Caller,
+    deadline: Deadline,
+) -> Result<Result<usize, Errno>, Interrupted> {
+    let mut sleep = deadline.sleep();
+    let waiting = core::future::poll_fn(|context| match last_woken(waits) {
+        Some(place) => Poll::Ready(Ok(place)),
+        None => core::pin::Pin::new(&mut sleep).poll(context).map(|()| Err(Errno::ETIMEDOUT)),
+    });
+    let result = caller.wait(WaitKind::Interruptible, waiting).await;
+    match (result, last_woken(waits)) {
+        // A wake that came with the signal counts.
+        (Err(_), Some(place)) => Ok(Ok(place)),
+        (result, _) => result,
     }
 }
 

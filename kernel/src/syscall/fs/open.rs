@@ -37,6 +37,7 @@ const STATUS: u32 = linux::O_ACCMODE
     | linux::O_DSYNC
     | linux::O_SYNC
     | linux::O_NOFOLLOW
+    | TEMPORARY
     | linux::FASYNC;
 /// `O_TMPFILE` contains `O_DIRECTORY`.
 const TEMPORARY: u32 = linux::O_TMPFILE & !linux::O_DIRECTORY;
@@ -46,8 +47,10 @@ const KNOWN: u32 = STATUS
     | linux::O_NOCTTY
     | linux::O_TRUNC
     | linux::O_CLOEXEC
-    | linux::O_LARGEFILE
-    | TEMPORARY;
+    | linux::O_LARGEFILE;
+
+/// The flags that openat2(2) allows beside `O_PATH`; open(2) ignores the others there.
+const BESIDE_PATH: u32 = linux::O_PATH | linux::O_DIRECTORY | linux::O_NOFOLLOW | linux::O_CLOEXEC;
 
 /// open(2).
 pub fn open(call: &mut Call<'_>) -> SyscallResult {
@@ -57,10 +60,14 @@ pub fn open(call: &mut Call<'_>) -> SyscallResult {
     start(call, linux::AT_FDCWD, &path, &request)
 }
 
-/// No call makes a directory and opens it.
+/// No call makes a directory and opens it. A file without a name is made in a directory, to be written.
 fn check_flags(flags: u32) -> Result<(), Errno> {
     const BOTH: u32 = linux::O_CREAT | linux::O_DIRECTORY;
-    if flags & (BOTH | linux::O_PATH) == BOTH { Err(Errno::EINVAL) } else { Ok(()) }
+    let is_possible = match flags & (BOTH | TEMPORARY) {
+        linux::O_TMPFILE => flags & linux::O_ACCMODE != linux::O_RDONLY,
+        bits => bits & TEMPORARY == 0 && bits != BOTH,
+    };
+    if is_possible || flags & linux::O_PATH != 0 { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 /// creat(2).
@@ -95,6 +102,10 @@ pub fn openat2(call: &mut Call<'_>) -> SyscallResult {
     let (flags, mode) = (field!(&bytes, linux::open_how, flags), field!(&bytes, linux::open_how, mode));
     let resolve: u64 = field!(&bytes, linux::open_how, resolve);
     let flags = u32::try_from(flags).ok().filter(|flags| flags & !KNOWN == 0).ok_or(Errno::EINVAL)?;
+    check_flags(flags)?;
+    if flags & linux::O_PATH != 0 && flags & !BESIDE_PATH != 0 {
+        return Err(Errno::EINVAL.into());
+    }
     let creates = flags & (linux::O_CREAT | TEMPORARY) != 0;
     if mode & !0o7777 != 0 || mode != 0 && !creates {
         return Err(Errno::EINVAL.into());
@@ -408,6 +419,9 @@ fn open_existing(
     let file = node.clone().open(&opening)?;
     let truncates = flags & linux::O_TRUNC != 0 && kind == FileType::Regular && !created;
     let open = fallible::try_arc(OpenFile::at(file, status, place))?;
+    if open.came_too_late() {
+        return Err(Errno::EROFS);
+    }
     let is_uncut = truncates && !lease::is_idle();
     if truncates && !is_uncut {
         cut(&open)?;
@@ -437,6 +451,25 @@ pub(super) fn open_place_only(place: Path, flags: u32) -> Result<Arc<OpenFile>, 
     fallible::try_arc(OpenFile::at(file, StatusFlags::from_bits_retain(flags & kept), place))
 }
 
+/// A mark and the digits of any number.
+const TEMPORARY_NAME_MAX: usize = 21;
+
+/// A file without a name is shown with its number in `/proc`.
+fn temporary_name(name: &mut [u8; TEMPORARY_NAME_MAX], mut number: u64) -> &[u8] {
+    let mut first = name.len();
+    loop {
+        first -= 1;
+        name[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    first -= 1;
+    name[first] = b'#';
+    &name[first..]
+}
+
 fn open_temporary(
     view: &View,
     thread: &Arc<Thread>,
@@ -453,8 +486,13 @@ fn open_temporary(
     let permissions = permissions_in(thread, &directory, request.mode & 0o7777);
     let parent: Arc<dyn Inode> = directory.entry.node.clone();
     let node = TreeNode::temporary_in(&parent, permissions, &view.credentials)?;
-    let entry = Dentry::new(node, Some(directory.entry.clone()), b"#tmpfile")?;
+    let mut name = [0; TEMPORARY_NAME_MAX];
+    let name = temporary_name(&mut name, Inode::metadata(&*node).inode);
+    let entry = Dentry::new(node, Some(directory.entry.clone()), name)?;
     entry.mark_removed();
     let place = Path { mount: directory.mount, entry };
-    open_existing(view, thread, place, request.flags & !linux::O_DIRECTORY, true)
+    let opened = open_existing(view, thread, place, request.flags & !linux::O_DIRECTORY, true)?;
+    // `F_GETFL` tells `O_TMPFILE`, of which that is a part.
+    opened.open.set_flags(opened.open.flags() | StatusFlags::DIRECTORY);
+    Ok(opened)
 }

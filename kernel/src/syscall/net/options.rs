@@ -58,7 +58,9 @@ fn value_of(call: &Call<'_>, socket: &Socket, option: u32) -> Result<([u8; 16], 
             bytes[8..].copy_from_slice(&(timeout % NS_PER_SECOND / 1000).to_ne_bytes());
             return Ok((bytes, 16));
         }
-        _ => OptionFlags::of(option).map(|flag| socket.options().has(flag).into()).ok_or(Errno::ENOPROTOOPT)?,
+        _ => {
+            OptionFlags::of(option).map(|flag| socket.options().has(flag).into()).ok_or(Errno::ENOPROTOOPT)?
+        }
     };
     bytes[..4].copy_from_slice(&number.to_ne_bytes());
     Ok((bytes, 4))

@@ -39,6 +39,9 @@ const STATUS_READ_ONLY: i32 = 0xff00;
 const TIME_ERROR: usize = 5;
 /// 500 parts in a million, with 16 bits behind the point.
 const FREQUENCY_MAX: i64 = 500 << 16;
+/// Linux can count with these; those above the most are cut.
+const FREQUENCY_RANGE: core::ops::RangeInclusive<i64> = i64::MIN / FREQUENCY_UNIT..=i64::MAX / FREQUENCY_UNIT;
+const FREQUENCY_UNIT: i64 = 1000 << 16;
 const OFFSET_MAX_NS: i64 = 500_000_000;
 const TIME_CONSTANT_MAX: i64 = 10;
 /// Microseconds of a tick.
@@ -194,6 +197,9 @@ fn adjust(call: &Call<'_>, address: usize) -> SyscallResult {
         return Ok(state.into());
     }
     if modes & mode::TICK != 0 && !TICK_RANGE.contains(&timex.long(Timex::TICK)) {
+        return Err(Errno::EINVAL.into());
+    }
+    if modes & mode::FREQUENCY != 0 && !FREQUENCY_RANGE.contains(&timex.long(Timex::FREQUENCY)) {
         return Err(Errno::EINVAL.into());
     }
     if modes & mode::SET_OFFSET != 0 {

@@ -9,6 +9,7 @@ pub mod namespace;
 pub mod others;
 pub mod overlay;
 pub mod propagation;
+pub mod writers;
 
 use std::ffi::CString;
 use std::fs;
@@ -64,6 +65,10 @@ impl Stage {
     }
 
     /// A new directory.
+    pub fn root(&self) -> &Path {
+        &self.scratch.0
+    }
+
     pub fn directory(&self, name: &str) -> Result<PathBuf, String> {
         let path = self.path(name);
         fs::create_dir(&path).or_fail()?;

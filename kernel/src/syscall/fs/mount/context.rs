@@ -179,8 +179,7 @@ impl Context {
         check_file_system(call, &mount.file_system)?;
         landlock::check_mounts(&call.thread.credentials())?;
         settings::check_again(mount.file_system.kind, &options)?;
-        mount.file_system.set_flags(flags);
-        Ok(())
+        mount.file_system.change_flags(flags)
     }
 }
 
