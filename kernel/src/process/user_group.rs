@@ -123,13 +123,13 @@ fn disturb(cpu: Option<usize>) {
 }
 
 /// A thread's membership.
-pub(super) struct Membership {
+pub(super) struct GroupMembership {
     group: Arc<UserGroup>,
     place: Place,
     level: AtomicU8,
 }
 
-impl Membership {
+impl GroupMembership {
     /// The calling thread joins the group of its user. `None`: that has no group, or no place in it, so the thread has
     /// no order.
     pub(super) fn join(thread: &Arc<Thread>) -> Result<Option<Self>, Errno> {
@@ -265,7 +265,7 @@ impl Membership {
 }
 
 /// It leaves the group.
-impl Drop for Membership {
+impl Drop for GroupMembership {
     fn drop(&mut self) {
         drop(self.group.change(|order| (order.leave(self.place, now_ns()), None)));
     }

@@ -118,7 +118,7 @@ pub struct Circumstances {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum MemberState {
     /// Waits for something.
     Away,
     /// In a turn on this CPU, in the kernel or its program.
@@ -131,7 +131,7 @@ enum State {
 struct GroupMember<T> {
     /// `None`: the place is free.
     who: Option<T>,
-    state: State,
+    state: MemberState,
     level: u8,
     /// CPUs that it may use, a bit each.
     cores: u64,
@@ -228,7 +228,7 @@ impl<T: Clone> Group<T> {
         let name = self.tick();
         let member = GroupMember {
             who: Some(who),
-            state: State::Away,
+            state: MemberState::Away,
             level: APART,
             cores,
             is_called: false,
@@ -253,7 +253,7 @@ impl<T: Clone> Group<T> {
                 self.members.len() - 1
             }
         };
-        self.set_state(index, State::On(cpu as u8), 0);
+        self.set_state(index, MemberState::On(cpu as u8), 0);
         self.cpus[cpu].turns += 1;
         self.count += 1;
         Ok(Place { index: index as u32, name })
@@ -270,18 +270,18 @@ impl<T: Clone> Group<T> {
     pub fn set_cores(&mut self, place: Place, cores: u64, now_ns: u64) -> Option<usize> {
         let member = &mut self.members[place.index as usize];
         member.cores = cores;
-        if matches!(member.state, State::Listed(_)) { self.passed(now_ns) } else { None }
+        if matches!(member.state, MemberState::Listed(_)) { self.passed(now_ns) } else { None }
     }
 
     /// Members that are ready or in a turn keep the group from getting fresh again if they use its time.
-    fn set_state(&mut self, index: usize, state: State, now_ns: u64) {
+    fn set_state(&mut self, index: usize, state: MemberState, now_ns: u64) {
         let member = &mut self.members[index];
         let before = core::mem::replace(&mut member.state, state);
         if uses_group(member.level) {
             match (before, state) {
-                (State::Away, State::Away) => {}
-                (State::Away, _) => self.freshness.comes(now_ns),
-                (_, State::Away) => self.freshness.goes(now_ns),
+                (MemberState::Away, MemberState::Away) => {}
+                (MemberState::Away, _) => self.freshness.comes(now_ns),
+                (_, MemberState::Away) => self.freshness.goes(now_ns),
                 _ => {}
             }
         }
@@ -291,8 +291,8 @@ impl<T: Clone> Group<T> {
     fn withdraw(&mut self, place: Place, now_ns: u64) {
         let index = place.index as usize;
         let cpu = match self.members[index].state {
-            State::Away => return,
-            State::On(cpu) => {
+            MemberState::Away => return,
+            MemberState::On(cpu) => {
                 let cpu = &mut self.cpus[usize::from(cpu)];
                 cpu.turns -= 1;
                 if cpu.running == place.index + 1 {
@@ -300,7 +300,7 @@ impl<T: Clone> Group<T> {
                 }
                 cpu
             }
-            State::Listed(cpu) => {
+            MemberState::Listed(cpu) => {
                 let cpu = &mut self.cpus[usize::from(cpu)];
                 cpu.lists.unlink(&mut self.members, place.index);
                 cpu
@@ -309,13 +309,13 @@ impl<T: Clone> Group<T> {
         if cpu.turns == 0 && cpu.lists.is_empty() {
             cpu.goes_on = false;
         }
-        self.set_state(index, State::Away, now_ns);
+        self.set_state(index, MemberState::Away, now_ns);
     }
 
     /// A turn of the member starts on `cpu`. Returns whose time it uses.
     pub fn starts(&mut self, place: Place, cpu: usize, cores: u64, start: Start) -> Payer {
         let index = place.index as usize;
-        let was_away = self.members[index].state == State::Away;
+        let was_away = self.members[index].state == MemberState::Away;
         self.withdraw(place, start.now_ns);
         let since = if was_away { self.tick() } else { self.members[index].since };
         let member = &mut self.members[index];
@@ -323,7 +323,7 @@ impl<T: Clone> Group<T> {
         member.has_arrived = was_away && start.arrives;
         (member.called_until_ns, member.calls) = (0, 0);
         member.cores = cores;
-        self.set_state(index, State::On(cpu as u8), start.now_ns);
+        self.set_state(index, MemberState::On(cpu as u8), start.now_ns);
         self.cpus[cpu].turns += 1;
         self.payer(index, cpu, start.is_alone)
     }
@@ -331,7 +331,7 @@ impl<T: Clone> Group<T> {
     /// The turn of the member ends. Returns a CPU that runs a less urgent one and has to look.
     pub fn ends(&mut self, place: Place, end: End, now_ns: u64) -> Option<usize> {
         self.unlist(place);
-        let State::On(number) = self.members[place.index as usize].state else { return None };
+        let MemberState::On(number) = self.members[place.index as usize].state else { return None };
         let cpu = &mut self.cpus[usize::from(number)];
         let had_it = cpu.running == place.index + 1 && self.members[place.index as usize].level < URGENT;
         let is_over = core::mem::take(&mut cpu.rounds.is_over);
@@ -347,7 +347,7 @@ impl<T: Clone> Group<T> {
             member.is_called = false;
             return self.passed(now_ns);
         }
-        self.set_state(place.index as usize, State::Listed(number), now_ns);
+        self.set_state(place.index as usize, MemberState::Listed(number), now_ns);
         let here = &mut self.cpus[usize::from(number)];
         // The withdrawal has left the group's turn as it was.
         here.goes_on |= end == End::Keeps && had_it && !here.rounds.owes();
@@ -382,8 +382,8 @@ impl<T: Clone> Group<T> {
     /// The member, whose turn is about to end, counts as ready already: another CPU may call it.
     fn list(&mut self, place: Place) {
         let member = &mut self.members[place.index as usize];
-        let State::On(number) = member.state else { return };
-        member.state = State::Listed(number);
+        let MemberState::On(number) = member.state else { return };
+        member.state = MemberState::Listed(number);
         let cpu = &mut self.cpus[usize::from(number)];
         cpu.turns -= 1;
         cpu.lists.link(&mut self.members, place.index);
@@ -392,8 +392,8 @@ impl<T: Clone> Group<T> {
     /// Takes that back.
     fn unlist(&mut self, place: Place) {
         let member = &mut self.members[place.index as usize];
-        let State::Listed(number) = member.state else { return };
-        member.state = State::On(number);
+        let MemberState::Listed(number) = member.state else { return };
+        member.state = MemberState::On(number);
         let cpu = &mut self.cpus[usize::from(number)];
         cpu.turns += 1;
         cpu.lists.unlink(&mut self.members, place.index);
@@ -404,7 +404,7 @@ impl<T: Clone> Group<T> {
     pub fn called(&mut self, place: Place, cpu: usize, is_here: bool, now_ns: u64) {
         let member = &mut self.members[place.index as usize];
         // It may have left meanwhile, and another have its place.
-        if member.name != place.name || !matches!(member.state, State::Listed(_)) {
+        if member.name != place.name || !matches!(member.state, MemberState::Listed(_)) {
             return;
         }
         member.is_called = true;
@@ -443,10 +443,10 @@ impl<T: Clone> Group<T> {
         if before == level {
             return None;
         }
-        if state != State::Away && uses_group(before) != uses_group(level) {
+        if state != MemberState::Away && uses_group(before) != uses_group(level) {
             if uses_group(level) { self.freshness.comes(now_ns) } else { self.freshness.goes(now_ns) }
         }
-        let State::Listed(cpu) = state else {
+        let MemberState::Listed(cpu) = state else {
             self.members[index].level = level;
             return None;
         };

@@ -40,7 +40,7 @@ pub struct Knowledge {
 
 /// A question to the server.
 #[derive(Clone, Copy, Debug)]
-pub struct Question {
+pub struct FileQuestion {
     /// The moment before it was put.
     pub begun: u64,
     /// The time before it was put, in nanoseconds.
@@ -123,7 +123,7 @@ impl Knowledge {
     }
 
     /// Keeps an answer, unless it is older than the client's last change.
-    pub fn learn(&mut self, question: &Question, answer: &Attributes) -> Judgement {
+    pub fn learn(&mut self, question: &FileQuestion, answer: &Attributes) -> Judgement {
         if self.changed_at > question.begun {
             return Judgement::Same;
         }

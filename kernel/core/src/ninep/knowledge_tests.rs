@@ -1,20 +1,20 @@
 //! Tests of what is relied on, and when.
 
 use super::Attributes;
-use super::knowledge::{Horizon, Judgement, Knowledge, Question};
+use super::knowledge::{FileQuestion, Horizon, Judgement, Knowledge};
 
 const OLD: (u64, u64) = (1000, 0);
 const NOW: u64 = 5000;
 /// When the client changes something.
 const OWN: u64 = 2000;
 
-fn question(begun: u64, asked_ns: u64) -> Question {
-    Question { begun, asked_ns, epoch: 0, is_watched: false, wall_seconds: NOW }
+fn question(begun: u64, asked_ns: u64) -> FileQuestion {
+    FileQuestion { begun, asked_ns, epoch: 0, is_watched: false, wall_seconds: NOW }
 }
 
 /// One that is put right after the client's change.
-fn at_once(begun: u64, asked_ns: u64) -> Question {
-    Question { wall_seconds: OWN + 1, ..question(begun, asked_ns) }
+fn at_once(begun: u64, asked_ns: u64) -> FileQuestion {
+    FileQuestion { wall_seconds: OWN + 1, ..question(begun, asked_ns) }
 }
 
 fn horizon(now_ns: u64) -> Horizon {
@@ -49,9 +49,9 @@ fn an_announcement_ends_the_time() {
     let mut file = Knowledge::default();
     file.learn(&question(0, 10), &answer(1, OLD));
     assert_eq!(file.current(&Horizon { epoch: 1, ..horizon(11) }), None);
-    file.learn(&Question { epoch: 1, ..question(0, 11) }, &answer(1, OLD));
+    file.learn(&FileQuestion { epoch: 1, ..question(0, 11) }, &answer(1, OLD));
     assert!(file.current(&Horizon { epoch: 1, ..horizon(11) }).is_some());
-    let asked = Question { epoch: 1, ..question(0, 12) };
+    let asked = FileQuestion { epoch: 1, ..question(0, 12) };
     file.expire(1);
     file.learn(&asked, &answer(1, OLD));
     assert_eq!(file.current(&Horizon { epoch: 1, ..horizon(11) }), None);
@@ -129,7 +129,7 @@ fn young_times_are_looked_at_twice() {
     let mut file = Knowledge::default();
     file.learn(&question(0, 10), &answer(1, young));
     assert!(!file.is_settled());
-    let later = |seconds| Question { wall_seconds: NOW + seconds, ..question(0, 200) };
+    let later = |seconds| FileQuestion { wall_seconds: NOW + seconds, ..question(0, 200) };
     assert_eq!(file.learn(&later(5), &answer(1, young)), Judgement::Changed, "perhaps in the same step");
     assert_eq!(file.learn(&later(6), &answer(1, young)), Judgement::Same);
     assert!(file.is_settled());
@@ -160,7 +160,7 @@ fn others_beside_the_client_are_only_seen_in_a_directory_that_is_watched() {
         let answer = Attributes { mode: 0o040_755, ..answer(1, OLD) };
         directory.learn(&question(0, 10), &answer);
         directory.change(1, OWN);
-        let judgement = directory.learn(&Question { is_watched, ..question(1, 20) }, &answer);
+        let judgement = directory.learn(&FileQuestion { is_watched, ..question(1, 20) }, &answer);
         assert_eq!(judgement == Judgement::Same, is_watched);
     }
 }

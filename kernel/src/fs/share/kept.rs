@@ -7,7 +7,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use heddle_kernel_core::ninep::knowledge::{Horizon, Question};
+use heddle_kernel_core::ninep::knowledge::{FileQuestion, Horizon};
 
 use crate::error::Errno;
 use crate::fs::share::names::Hand;
@@ -106,8 +106,8 @@ impl Server {
     }
 
     /// The state of the clocks before a question is put.
-    pub fn question(&self) -> Question {
-        Question {
+    pub fn question(&self) -> FileQuestion {
+        FileQuestion {
             begun: self.kept.moment.load(Ordering::Relaxed),
             asked_ns: now_ns(),
             epoch: self.kept.epoch.load(Ordering::Relaxed),

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::ops::Bound;
 
-use heddle_kernel_core::ninep::knowledge::Question;
+use heddle_kernel_core::ninep::knowledge::FileQuestion;
 
 use crate::error::Errno;
 use crate::fs::Dentry;
@@ -208,6 +208,6 @@ pub struct Taken {
 /// A question about a directory's name, and what it was put on top of.
 #[derive(Clone, Copy)]
 pub struct NameQuestion {
-    pub question: Question,
+    pub question: FileQuestion,
     pub generation: u64,
 }

@@ -3,7 +3,7 @@
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
 
-use heddle_kernel_core::ninep::knowledge::{Judgement, Question};
+use heddle_kernel_core::ninep::knowledge::{FileQuestion, Judgement};
 use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, MessageWriter, Reader, kind, set};
 use linux_raw_sys::general as linux;
 
@@ -43,14 +43,14 @@ fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
 
 impl SharedNode {
     /// The node of a handle, about which the question was put before it was made.
-    pub(super) fn new(fid: Fid, question: &Question) -> Result<Arc<Self>, Errno> {
+    pub(super) fn new(fid: Fid, question: &FileQuestion) -> Result<Arc<Self>, Errno> {
         let attributes = attributes(GiveUp::Forget, &fid)?;
         Self::with_attributes(fid, question, &attributes)
     }
 
     pub(super) fn with_attributes(
         fid: Fid,
-        question: &Question,
+        question: &FileQuestion,
         attributes: &Attributes,
     ) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;

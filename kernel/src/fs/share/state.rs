@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 use heddle_kernel_core::ninep::Attributes;
-use heddle_kernel_core::ninep::knowledge::{Judgement, Knowledge, Question};
+use heddle_kernel_core::ninep::knowledge::{FileQuestion, Judgement, Knowledge};
 
 use crate::error::Errno;
 use crate::fs::Dentry;
@@ -221,7 +221,7 @@ impl FileState {
     }
 
     /// Keeps the server's answer.
-    pub fn learn(&self, question: &Question, answer: &Attributes) -> Judgement {
+    pub fn learn(&self, question: &FileQuestion, answer: &Attributes) -> Judgement {
         let mut kept = self.kept.lock();
         if kept.attributes.learn(question, answer) == Judgement::Same {
             return Judgement::Same;

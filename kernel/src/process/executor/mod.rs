@@ -20,7 +20,7 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::memory::process_pages::Pages;
-use crate::process::user_group::{self, Membership};
+use crate::process::user_group::{self, GroupMembership};
 use crate::process::{Process, Resource, Thread, futex};
 use crate::sched;
 use crate::sched::Priority;
@@ -47,7 +47,7 @@ pub struct Executor {
     pages: Arc<Pages>,
     may_be_urgent: bool,
     /// Its place among the user's executors.
-    membership: Option<Membership>,
+    membership: Option<GroupMembership>,
 }
 
 impl Executor {
@@ -273,8 +273,8 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     pages.need_records()?;
     pages.record(number).ok_or(Errno::EINVAL)?;
     let may_be_urgent = may_be_urgent(thread);
-    let membership = Membership::join(thread)?;
-    let group = membership.as_ref().map_or(0, Membership::number);
+    let membership = GroupMembership::join(thread)?;
+    let group = membership.as_ref().map_or(0, GroupMembership::number);
     if let Some(header) = pages.header() {
         header.group.store(group, Ordering::Relaxed);
     }
@@ -308,7 +308,7 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
 }
 
 /// The group pays for the turn so far.
-fn leave_group(thread: &Thread, membership: &Membership) {
+fn leave_group(thread: &Thread, membership: &GroupMembership) {
     let now_ns = crate::arch::time::now_ns();
     thread.look_at_entity(|entity| entity.leave_shared(now_ns, |ran_ns| membership.split(ran_ns)));
 }

@@ -11,7 +11,7 @@ use crate::sched;
 use crate::sched::{Priority, SliceEnd, TaskRef};
 use crate::signal::PendingWork;
 
-use super::{Membership, refresh, wake_spare};
+use super::{GroupMembership, refresh, wake_spare};
 
 /// A turn of an executor thread starts. `false`: its user's executors have had their time, and it has to be left out.
 #[inline(never)]
@@ -107,7 +107,7 @@ fn has_turn(thread: &Thread) -> bool {
 }
 
 /// In the midst of a turn: what is background from here on is the thread's own, what is not any more is the group's.
-fn change_payer(thread: &Thread, membership: &Membership) {
+fn change_payer(thread: &Thread, membership: &GroupMembership) {
     let is_behind = membership.level() == BEHIND;
     let is_shared = thread.look_at_entity(|entity| entity.is_shared());
     if is_behind != is_shared || membership.level() == APART {

@@ -65,10 +65,6 @@ impl Stage {
     }
 
     /// A new directory.
-    pub fn root(&self) -> &Path {
-        &self.scratch.0
-    }
-
     pub fn directory(&self, name: &str) -> Result<PathBuf, String> {
         let path = self.path(name);
         fs::create_dir(&path).or_fail()?;
