@@ -187,6 +187,18 @@ impl Climb {
     }
 }
 
+/// Whether the root of the mount is farther up than a climb goes.
+fn is_too_deep(place: &Path) -> bool {
+    let mut entry = Some(place.entry.clone());
+    for _ in 1..DEPTH_MAX {
+        match entry.take() {
+            Some(below) if !Arc::ptr_eq(&below, &place.mount.root) => entry = below.parent(),
+            _ => return false,
+        }
+    }
+    entry.is_some()
+}
+
 impl Iterator for Climb {
     type Item = Key;
 
@@ -326,6 +338,10 @@ pub fn check_refer(
     }
     if key(&from.entry) == key(&to.entry) {
         return check(credentials, wanted[0] | wanted[1], to);
+    }
+    // A rule farther up than the climb goes would not be seen, and what it grants count as missing already.
+    if is_too_deep(from) || is_too_deep(to) {
+        return Err(Errno::EXDEV);
     }
     let ((from, above), (to, _)) = (Climb::in_two(from), Climb::in_two(to));
     let moving = Reparenting { moved: side(file), exchanged, wanted, from, to, above };

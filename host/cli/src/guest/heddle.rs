@@ -24,7 +24,7 @@ const LOW_MEMORY_END: u64 = LARGE_IMAGE_OFFSET;
 /// Start of the memory that did not fit below [`LOW_MEMORY_END`].
 const HIGH_MEMORY: u64 = 4 << 30;
 /// Less than this the kernel and its smallest program do not fit in.
-const MEMORY_MIN_BYTES: u64 = 4 * MIB;
+const MEMORY_MIN_BYTES: u64 = 5 * MIB;
 /// The emulator rounds the size of memory to this, and refuses a backend of another size.
 const MEMORY_UNIT_BYTES: u64 = 8192;
 

@@ -32,7 +32,7 @@ fn fails(repository: &Path, arguments: &[&str], status: i32, words: &str) -> Res
 
 /// The smallest machine that the tool admits has room for a program.
 fn least_memory(repository: &Path) -> Result<(), String> {
-    let output = heddle(repository, &["run", "--memory", "4", "--", "true"])?;
+    let output = heddle(repository, &["run", "--memory", "5", "--", "true"])?;
     match output.status {
         Some(0) => Ok(()),
         status => Err(format!("status {status:?}: {}", output.complaints())),

@@ -27,6 +27,8 @@ pub struct Knowledge {
     epoch: u64,
     /// The moment of the client's last change.
     changed_at: u64,
+    /// The moment since which nothing is relied on that was asked before.
+    expired_at: u64,
     /// The client has changed the file since the question, the last time at this time of the clock on the wall.
     is_changed: bool,
     changed_seconds: u64,
@@ -124,10 +126,12 @@ impl Knowledge {
 
     /// Keeps an answer, unless it is older than the client's last change.
     pub fn learn(&mut self, question: &FileQuestion, answer: &Attributes) -> Judgement {
-        if self.changed_at > question.begun {
+        let is_directory = answer.mode & 0o170_000 == 0o040_000;
+        // Names in a directory come by announcements, too, which the answer may not know yet.
+        let is_late = self.changed_at > question.begun || is_directory && self.expired_at > question.begun;
+        if is_late {
             return Judgement::Same;
         }
-        let is_directory = answer.mode & 0o170_000 == 0o040_000;
         let is_near = |seconds: u64| seconds <= self.changed_seconds.saturating_add(STEP_SECONDS);
         let is_by_client =
             self.is_changed && is_near(answer.changed.0) && (is_directory || is_near(question.wall_seconds));
@@ -138,7 +142,8 @@ impl Knowledge {
         let mut is_doubtful = false;
         let judgement = match &self.attributes {
             None => Judgement::Same,
-            Some(before) if is_by_client && is_own(before) => {
+            // One doubtful answer does not follow another: the client may change the file all the time.
+            Some(before) if is_by_client && is_own(before) && !self.is_doubtful => {
                 is_doubtful = !is_directory;
                 Judgement::Same
             }
@@ -150,11 +155,12 @@ impl Knowledge {
         self.is_access_changed = false;
         // Names are announced one by one where there are announcements.
         let is_announced = is_directory && question.is_watched;
-        self.is_settled =
-            is_announced || answer.changed.0.saturating_add(STEP_SECONDS) < question.wall_seconds;
+        self.is_settled = is_announced
+            || !is_doubtful && answer.changed.0.saturating_add(STEP_SECONDS) < question.wall_seconds;
         self.attributes = Some(*answer);
         self.asked_ns = question.asked_ns;
-        self.epoch = question.epoch;
+        // An answer that has expired is kept all the same, and asked for again.
+        self.epoch = if self.expired_at > question.begun { u64::MAX } else { question.epoch };
         self.is_changed = false;
         judgement
     }
@@ -171,10 +177,10 @@ impl Knowledge {
         self.is_access_changed = true;
     }
 
-    /// The moment of the last change.
+    /// The moment of the last change, the client's or one that it was told of.
     #[must_use]
-    pub const fn changed_at(&self) -> u64 {
-        self.changed_at
+    pub fn changed_at(&self) -> u64 {
+        self.changed_at.max(self.expired_at)
     }
 
     /// The client has made the file this long.
@@ -203,9 +209,10 @@ impl Knowledge {
         *self = Self { changed_at: moment, ..Self::default() };
     }
 
-    /// The next use is to ask, and a question that was put before this moment does not count.
+    /// The next use is to ask. The answer to a question that was put before this moment is not relied on, though it is
+    /// kept: it is younger than what is known of a file that had the number before.
     pub const fn expire(&mut self, moment: u64) {
-        self.changed_at = moment;
+        self.expired_at = moment;
         self.epoch = u64::MAX;
     }
 }

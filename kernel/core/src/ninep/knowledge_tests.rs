@@ -176,3 +176,30 @@ fn a_change_by_others_long_after_the_clients_is_seen() {
         assert_eq!(file.learn(&question(1, 30), &later), Judgement::Same);
     }
 }
+
+#[test]
+fn what_is_known_of_a_numbers_last_file_goes_with_it() {
+    let mut file = Knowledge::default();
+    file.learn(&question(0, 10), &answer(3, OLD));
+    // The number belongs to another file now, whose name is replaced while it is asked about.
+    file.expire(5);
+    assert_eq!(file.learn(&question(4, 20), &answer(20, OLD)), Judgement::Changed);
+    assert_eq!(file.last().map(|known| known.size), Some(20));
+    assert_eq!(file.current(&horizon(21)), None);
+    // An answer from before the client's own change is not known at all.
+    file.change(9, OWN);
+    file.set_size(7);
+    assert_eq!(file.learn(&question(8, 30), &answer(20, OLD)), Judgement::Same);
+    assert_eq!(file.last().map(|known| known.size), Some(7));
+}
+
+#[test]
+fn one_doubtful_answer_does_not_follow_another() {
+    let mut file = Knowledge::default();
+    file.learn(&question(0, 10), &answer(5, OLD));
+    for moment in 1..5 {
+        file.change(moment, OWN);
+        let judgement = file.learn(&at_once(moment, 10 * moment), &answer(5, (2000, 0)));
+        assert_eq!(judgement, if moment % 2 == 1 { Judgement::Same } else { Judgement::Changed });
+    }
+}

@@ -37,11 +37,11 @@ const fn turns(before: u32, after: u32) -> bool {
 }
 
 impl Superblock {
-    /// Changes its `MS_` flags.
+    /// Changes its `MS_` flags, while nobody else does.
     ///
     /// # Errors
     /// `EBUSY`: it was to be read-only, and a file is open to be written.
-    pub fn change_flags(&self, flags: u32) -> Result<(), Errno> {
+    pub fn change_flags(&self, _: &Topology, flags: u32) -> Result<(), Errno> {
         let before = self.flags();
         let turns = turns(before, flags);
         if turns && self.writers.is_any() {

@@ -25,7 +25,7 @@ const TYPE_BY_CONTENT: u16 = 4;
 const EVERYONE: [u8; 6] = [0xff; 6];
 
 /// The most sockets of a namespace, and the most instructions of their filters together.
-const SOCKETS_MAX: usize = 128;
+const SOCKETS_MAX: usize = 16;
 const INSTRUCTIONS_MAX: usize = 16_384;
 
 /// The kinds of packets, `PACKET_HOST` and so on.

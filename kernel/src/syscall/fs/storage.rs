@@ -55,7 +55,8 @@ fn open_to_truncate(call: &Call<'_>, path: &[u8]) -> Result<Arc<OpenFile>, Errno
     let flags = StatusFlags::WRONLY;
     let opening = Opening { flags, flags_of_call: 0, place: &place, thread: Some(call.thread) };
     let file = place.entry.node.clone().open(&opening)?;
-    fallible::try_arc(OpenFile::at(file, flags, place))
+    let open = fallible::try_arc(OpenFile::at(file, flags, place))?;
+    if open.came_too_late() { Err(Errno::EROFS) } else { Ok(open) }
 }
 
 /// The cost of a step of truncation or allocation, in units of a [`Budget`].

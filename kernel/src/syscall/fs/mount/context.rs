@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
-use crate::fs::mount::MountNamespace;
+use crate::fs::mount::{MountNamespace, lock};
 use crate::fs::{File, IoBuffer, Mount, OpenFile, StatusFlags, downcast, landlock};
 use crate::memory::fallible;
 use crate::process::Thread;
@@ -179,7 +179,7 @@ impl Context {
         check_file_system(call, &mount.file_system)?;
         landlock::check_mounts(&call.thread.credentials())?;
         settings::check_again(mount.file_system.kind, &options)?;
-        mount.file_system.change_flags(flags)
+        mount.file_system.change_flags(&lock(), flags)
     }
 }
 

@@ -134,8 +134,9 @@ fn remount(call: &Call<'_>, at: &Path, flags: u32, options: &[u8]) -> Result<(),
         let file_system = &at.mount.file_system;
         check_file_system(call, file_system)?;
         settings::check_again(file_system.kind, options)?;
-        file_system.change_flags(flags)?;
-        at.mount.change_flags(&mount::lock(), own);
+        let topology = mount::lock();
+        file_system.change_flags(&topology, flags)?;
+        at.mount.change_flags(&topology, own);
         return Ok(());
     }
     mount::change_attributes(&own_mounts(call), at, false, None, |_| own)
@@ -181,7 +182,7 @@ pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
         check_file_system(call, &mount.file_system)?;
         // A caller can't take its root from below itself; as in Linux nothing is written there from now on.
         let flags = mount.file_system.flags();
-        mount.file_system.change_flags(flags | linux::MS_RDONLY)?;
+        mount.file_system.change_flags(&mount::lock(), flags | linux::MS_RDONLY)?;
         return Ok(0.into());
     }
     mount::unmount(mount, is_lazy)?;
