@@ -189,7 +189,7 @@ pub fn futex_waitv(call: &mut Call<'_>) -> SyscallResult {
         match register(call.thread, address, expected, linux::FUTEX_BITSET_MATCH_ANY, is_private, None) {
             Ok(registration) => push_reserved(&mut waits, registration),
             // A wake that came to one of the words before counts, so that it isn't lost.
-            Err(error) => return last_woken(&waits).map_or(Err(error.into()), |index| Ok(index.into())),
+            Err(error) => return last_woken(&waits).map_or(Err(error), |index| Ok(index.into())),
         }
     }
     let caller = call.thread.clone();

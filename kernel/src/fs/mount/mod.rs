@@ -181,7 +181,7 @@ impl Mount {
             kind,
             owner: spin::Once::new(),
             flags: AtomicU32::new(flags & Superblock::FLAGS),
-            writers: writers::Writers::NONE,
+            writers: writers::Writers::none(),
         })?;
         Self::of(file_system, root, source, flags)
     }
@@ -208,7 +208,7 @@ impl Mount {
             flags: AtomicU32::new(flags & Self::FLAGS),
             locks: AtomicU32::new(0),
             uses: AtomicU32::new(0),
-            writers: writers::Writers::NONE,
+            writers: writers::Writers::none(),
             position: SpinLock::new(MountPosition {
                 at: None,
                 children: Vec::new(),

@@ -17,7 +17,9 @@ use heddle_kernel_core::fallible::push_reserved;
 pub(super) struct Writers(AtomicU32);
 
 impl Writers {
-    pub const NONE: Self = Self(AtomicU32::new(0));
+    pub const fn none() -> Self {
+        Self(AtomicU32::new(0))
+    }
 
     fn begin(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
