@@ -68,7 +68,12 @@ pub(super) fn list(
                 (shown, &table::THREAD, Subject { tid: Some(tid), ..node.subject.clone() })
             }
             What::Descriptors(item) => {
-                let table = node.subject.thread()?.descriptors();
+                let table = match node.subject.thread() {
+                    Ok(thread) => thread.descriptors(),
+                    // A process without threads, such as the first one, has none open.
+                    Err(_) if node.subject.process().is_ok() => break,
+                    Err(error) => return Err(error),
+                };
                 let Some(index) = table.next_in_use(next as usize) else { break };
                 let descriptor = i32::try_from(index).map_err(|_| Errno::EIO)?;
                 next = descriptor.saturating_add(1);

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, SealFlag, SpliceFFlags, fcntl, splice, tee};
+use nix::fcntl::{
+    AT_FDCWD, AtFlags, FallocateFlags, FcntlArg, SealFlag, SpliceFFlags, fallocate, fcntl, splice, tee,
+};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
@@ -105,8 +107,16 @@ fn seals_hold() -> Outcome {
     expect!(denied(file.set_len(50)) && denied(file.set_len(200)));
     expect!(denied(file.write_at(&[1; 100], 50).map(|_| ())));
     expect_eq!(file.write_at(&[1; 50], 50).or_fail()?, 50);
+    let (keep, punch) = (FallocateFlags::FALLOC_FL_KEEP_SIZE, FallocateFlags::FALLOC_FL_PUNCH_HOLE);
+    let allocate = |flags, length| fallocate(&file, flags, 0, length);
+    expect_eq!(allocate(FallocateFlags::empty(), 200), Err(Errno::EPERM));
+    expect_eq!(allocate(keep, 200), Err(Errno::EPERM));
+    allocate(punch | keep, 200).or_fail()?;
     fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL)).or_fail()?;
     expect!(denied(file.write_at(b"x", 0).map(|_| ())));
+    // Memory for what is zeros anyway is no write, a hole is.
+    allocate(FallocateFlags::empty(), 100).or_fail()?;
+    expect_eq!(allocate(punch | keep, 50), Err(Errno::EPERM));
     expect_eq!(fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_GROW)), Err(Errno::EPERM));
     Ok(())
 }

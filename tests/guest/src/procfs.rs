@@ -21,6 +21,7 @@ crate::tests! {
     affinity_shows
     policy_and_processor_show
     no_new_privileges_shows
+    descriptors_of_every_process_are_listed
     queued_signals_show
     the_largest_size_is_kept
     the_most_pages_in_memory_are_kept
@@ -215,6 +216,14 @@ fn policy_and_processor_show() -> Outcome {
     expect_eq!(result, 0);
     expect_eq!((stat_field(18)?, stat_field(40)?, stat_field(41)?), (-11, 10, 1));
     expect_eq!(stat_field(38)?, i64::from(libc::SIGCHLD));
+    Ok(())
+}
+
+fn descriptors_of_every_process_are_listed() -> Outcome {
+    for name in ["fd", "fdinfo"] {
+        let listed: std::io::Result<Vec<_>> = fs::read_dir(format!("/proc/1/{name}")).or_fail()?.collect();
+        listed.or_fail()?;
+    }
     Ok(())
 }
 

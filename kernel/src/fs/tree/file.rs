@@ -219,7 +219,12 @@ impl File for TreeNode {
         let end = first.checked_add(length).ok_or(Errno::EFBIG)?;
         let mut content = self.content()?.lock();
         let (tree, lower) = (&*self.tree, self.lower());
-        if self.is_sealed(linux::F_SEAL_WRITE) || end > content.size() && self.is_sealed(linux::F_SEAL_GROW) {
+        // As in Linux, memory for bytes that are zeros anyway is no write; and taking some away makes nothing longer.
+        let writes = mode & (linux::FALLOC_FL_PUNCH_HOLE | ZERO) != 0;
+        let reaches_on = mode != PUNCH && end > content.size();
+        if writes && self.is_sealed(linux::F_SEAL_WRITE | linux::F_SEAL_FUTURE_WRITE)
+            || reaches_on && self.is_sealed(linux::F_SEAL_GROW)
+        {
             return Err(Errno::EPERM);
         }
         self.ranges.begin_change();
