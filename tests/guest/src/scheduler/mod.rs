@@ -68,8 +68,11 @@ fn the_c_examples_run() -> Outcome {
     };
     let order = "urgent background-waits ordinary background";
     expect_eq!(words(&example("order", ORDER)?), words(order));
-    let calls = "written 3 urgent ordinary background canceled";
-    expect_eq!(words(&example("calls", CALLS)?), words(calls));
+    // A call that is canceled ends at any time beside the others.
+    let text = example("calls", CALLS)?;
+    expect!(text.contains("canceled"));
+    let calls = "written 3 urgent ordinary background";
+    expect_eq!(words(&text.replace("canceled", "")), words(calls));
     Ok(())
 }
 
