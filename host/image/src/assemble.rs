@@ -34,6 +34,8 @@ const GENERATED: [(&str, &str); 8] = [
 pub struct Assembly {
     /// The files.
     pub root: Root,
+    /// The files before any were added, where some were: what other requests have in common with this one.
+    pub(crate) lower: Option<Root>,
     /// The program's path in the guest.
     pub program: PathBuf,
     /// The files of the host on which all this depends.
@@ -65,6 +67,7 @@ pub fn assemble(
         search_path = &request.search_path;
     }
     finish::resolver(&mut root)?;
+    let mut lower = (!request.add.is_empty()).then(|| root.clone());
     for (from, to) in &request.add {
         // Of a symbolic link, its target is wanted.
         let real = fs::canonicalize(from).map_err(|error| Error::Read(from.clone(), error))?;
@@ -74,12 +77,13 @@ pub fn assemble(
         stamps.append(&mut importer.stamps);
     }
     finish::times(&mut root);
+    lower.iter_mut().for_each(finish::times);
     let program = match program {
         Some(program) => program,
         None => program::search(&root, &request.program, search_path, Path::new("/"))?,
     };
     program::trace(&root, &program, search_path, request.architecture)?;
-    Ok(Assembly { root, program, stamps, archives })
+    Ok(Assembly { root, lower, program, stamps, archives })
 }
 
 /// The program as it is on this host, with its packages or libraries, on the host's base.

@@ -12,7 +12,7 @@ use crate::ImageRequest;
 use crate::stamp::Stamp;
 
 /// Changes whenever the same tree would give another image.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// A digest that is being computed; every part is preceded by its length, so that no two sequences of parts run into
 /// one.

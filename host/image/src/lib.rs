@@ -9,7 +9,10 @@
 //! - `program`, `loader`, `elf`: the files that a program needs to start. They look through a `View`, so that the
 //!   same search finds the files on the host and checks the finished root.
 //! - `backing`: the file.
-//! - [`Cache`]: keeps files, `key` names them, `memo` and `stamp` tell whether an answer still holds.
+//! - [`Cache`]: keeps files, `key` names them, `memo` and `stamp` tell whether an answer still holds, `evict` removes.
+//!
+//! Where files are added to a root, the answer is that root's image and a layer: an image with all names and attributes
+//! that has the data of the added files only. The two lie side by side in the guest's memory as one image.
 
 mod alternatives;
 mod assemble;
@@ -19,6 +22,7 @@ mod deb;
 mod dpkg;
 mod elf;
 mod error;
+mod evict;
 mod finish;
 mod host;
 mod key;
@@ -36,9 +40,10 @@ use std::path::PathBuf;
 
 pub use assemble::{Assembly, assemble};
 pub use backing::write as write_backing;
-pub use cache::{Cache, CachedImage, Cleaned, Image};
+pub use cache::{Cache, Image, Layer};
 pub use elf::Architecture;
 pub use error::Error;
+pub use evict::{CachedImage, Cleaned};
 pub use root::Root;
 
 /// The requested contents of a root image.
@@ -88,10 +93,12 @@ pub enum Progress {
     UpdatingLists,
     /// Packages are being fetched.
     Fetching {
-        /// So many are missing.
+        /// So many were missing.
         packages: usize,
-        /// Their size together.
-        bytes: u64,
+        /// Bytes of them that are here.
+        done: u64,
+        /// Of so many.
+        total: u64,
     },
     /// Packages are being unpacked.
     Unpacking {

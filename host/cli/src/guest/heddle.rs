@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::boot::{
-    KEY_CLEAR_CPUID, KEY_IMAGE, KEY_ISOLATION, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC, LARGE_IMAGE_OFFSET,
+    KEY_CLEAR_CPUID, KEY_IMAGE, KEY_ISOLATION, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC, LOW_MEMORY_END,
 };
 use heddle_image::Image;
 
@@ -19,8 +19,6 @@ use crate::{paths, tsc};
 
 const KERNEL: &str = "target/x86_64-unknown-none/release/heddle-kernel";
 const KERNEL_CHECKING: &str = "target/x86_64-unknown-none/checking/heddle-kernel";
-/// Memory below this address is contiguous; the machine has devices from here to [`HIGH_MEMORY`].
-const LOW_MEMORY_END: u64 = LARGE_IMAGE_OFFSET;
 /// Start of the memory that did not fit below [`LOW_MEMORY_END`].
 const HIGH_MEMORY: u64 = 4 << 30;
 /// Less than this the kernel and its smallest program do not fit in.
@@ -92,7 +90,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     if choices.memory_bytes < MEMORY_MIN_BYTES {
         bail!("--memory: Heddle needs {} MiB at least", MEMORY_MIN_BYTES.div_ceil(MIB));
     }
-    let (address, size_bytes) = lay_out(image.offset, image.length, choices.memory_bytes)?;
+    let (address, size_bytes) = lay_out(image.start(), image.whole_length(), choices.memory_bytes)?;
     let file_bytes = image.file().metadata().context("the root image's file")?.len();
     if size_bytes > file_bytes {
         bail!("--memory: {} MiB is more than a machine can have", choices.memory_bytes / MIB);
@@ -100,7 +98,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock")?.as_nanos();
     let memory = choices.memory_bytes;
     let mut command_line =
-        format!("{KEY_IMAGE}={address:#x},{:#x} {KEY_MEMORY}={memory} {KEY_NOW}={now}", image.length);
+        format!("{KEY_IMAGE}={address:#x},{:#x} {KEY_MEMORY}={memory} {KEY_NOW}={now}", image.whole_length());
     let hertz = match choices.clock {
         Clock::Host => tsc::frequency_hz(&paths::cache()?)?,
         Clock::Instructions => Some(INSTRUCTIONS_PER_SECOND),
@@ -134,8 +132,12 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         kernel,
         command_line,
         initramfs: None,
-        memory: Memory::File { path: image.path.clone(), size_bytes },
-        root: None,
+        memory: Memory::File {
+            path: image.path.clone(),
+            size_bytes,
+            loaded: image.layer.as_ref().map(|layer| (layer.path.clone(), address)),
+        },
+        root: Vec::new(),
         processors: choices.processors,
         acpi: false,
         serial_log: false,

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
+use heddle_abi::boot::{KEY_LOWER, LOWER_DRIVE, ROOT_DRIVE};
 use heddle_image::Image;
 
 use super::cpio::Archive;
@@ -109,6 +110,9 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     if let Some(network) = choices.network.kernel_argument()? {
         write!(command_line, " {network}")?;
     }
+    if image.layer.is_some() {
+        write!(command_line, " {KEY_LOWER}=1")?;
+    }
     if !choices.kernel_arguments.is_empty() {
         write!(command_line, " {}", choices.kernel_arguments)?;
     }
@@ -117,11 +121,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         command_line,
         initramfs: Some(initramfs),
         memory: Memory::Plain { size_bytes: choices.memory_bytes },
-        root: Some(RootDisk {
-            path: image.path.clone(),
-            offset_bytes: image.offset,
-            length_bytes: image.length,
-        }),
+        root: drives(image),
         processors: choices.processors,
         acpi: true,
         serial_log: true,
@@ -133,6 +133,23 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         watches_shares: false,
         network: choices.network.clone(),
     })
+}
+
+/// The image on drives: its layer, if it has one, on one of its own.
+fn drives(image: &Image) -> Vec<RootDisk> {
+    let drive = |path: &Path, offset_bytes, length_bytes, serial| RootDisk {
+        path: path.to_owned(),
+        offset_bytes,
+        length_bytes,
+        serial,
+    };
+    match &image.layer {
+        Some(layer) => vec![
+            drive(&layer.path, 0, layer.length, ROOT_DRIVE),
+            drive(&image.path, image.offset, image.length, LOWER_DRIVE),
+        ],
+        None => vec![drive(&image.path, image.offset, image.length, ROOT_DRIVE)],
+    }
 }
 
 /// The folder with a kernel and its modules: the newest of the cache, or else fetched.
