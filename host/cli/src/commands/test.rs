@@ -131,7 +131,7 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
             }
         }
     }
-    let engines = [(Part::Engines, "podman", true), (Part::Engines, "containerd", true)];
+    let engines = ["podman", "rootless", "containerd"].map(|script| (Part::Engines, script, true));
     for (part, script, is_long) in [(Part::Machines, "machines", false)].into_iter().chain(engines) {
         if options.has(part) && (options.long || !is_long || !options.only.is_empty()) {
             tool::test(&repository, script, options.filter.as_deref(), &mut tally);

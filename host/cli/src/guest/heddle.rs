@@ -65,7 +65,7 @@ fn lay_out(offset: u64, length: u64, memory_bytes: u64) -> Result<(u64, u64)> {
         bail!("the root image would lie across the hole in the machine's memory at 3 GiB");
     };
     // The range below the image serves as memory too.
-    Ok((address, end + memory_bytes.saturating_sub(offset)))
+    Ok((address, (end + memory_bytes.saturating_sub(offset)).next_multiple_of(MEMORY_UNIT_BYTES)))
 }
 
 /// The features to leave off, the host's and the user's, and the user's arguments without theirs: the kernel looks at
@@ -164,6 +164,12 @@ mod tests {
         assert_eq!(size, 64 * MIB + 100 * MIB + MEMORY_UNIT_BYTES + 192 * MIB);
         let (_, size) = lay_out(IMAGE_OFFSET, MIB, 16 * MIB).unwrap();
         assert_eq!(size, 65 * MIB, "memory that fits below the image needs no more after it");
+        // An image may start at any page, because its layer does.
+        for start in [IMAGE_OFFSET - 4096, IMAGE_OFFSET - 91 * 4096] {
+            let (address, size) = lay_out(start, 100 * MIB, 256 * MIB).unwrap();
+            assert_eq!((address, size % MEMORY_UNIT_BYTES), (start, 0));
+            assert!(size >= 356 * MIB);
+        }
     }
 
     #[test]

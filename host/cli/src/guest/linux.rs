@@ -326,16 +326,23 @@ pub fn init() -> Result<PathBuf> {
         return Ok(folder.join(paths::LINUX_INIT));
     }
     let repository = paths::repository()?;
-    let init = repository.join(INIT);
-    let built = std::fs::metadata(&init).and_then(|metadata| metadata.modified()).ok();
+    if !is_init_current(&repository)? {
+        let _lock = Lock::exclusive(&repository.join("target/linux-guest.lock"))?;
+        // The previous holder of the lock may have built it. Another time of its file would make other roots of it.
+        if !is_init_current(&repository)? {
+            build_init(&repository)?;
+        }
+    }
+    Ok(repository.join(INIT))
+}
+
+fn is_init_current(repository: &Path) -> Result<bool> {
+    let built = std::fs::metadata(repository.join(INIT)).and_then(|metadata| metadata.modified()).ok();
     let mut changed = SystemTime::UNIX_EPOCH;
     for source in INIT_SOURCES {
         changed = changed.max(newest_change(&repository.join(source))?);
     }
-    if built.is_none_or(|built| built <= changed) {
-        build_init(&repository)?;
-    }
-    Ok(init)
+    Ok(built.is_some_and(|built| built > changed))
 }
 
 fn newest_change(path: &Path) -> Result<SystemTime> {
@@ -350,7 +357,6 @@ fn newest_change(path: &Path) -> Result<SystemTime> {
 }
 
 fn build_init(repository: &Path) -> Result<()> {
-    let _lock = Lock::exclusive(&repository.join("target/linux-guest.lock"))?;
     let status = Command::new("cargo")
         .args(["build", "--quiet", "--release", "--locked", "--package", "heddle-linux-init"])
         .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/linux-guest"])

@@ -1,7 +1,9 @@
 //! The root of a container's machine: one program and empty folders, the same for all containers.
 
-use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::time::SystemTime;
+use std::{fs, io};
 
 use anyhow::{Context, Result, anyhow};
 use heddle_image::{Cache, Image, ImageRequest};
@@ -12,6 +14,25 @@ use crate::paths;
 /// The program in the root.
 pub const INIT: &str = "/init";
 
+/// Names of the folders that images are made of start like this; so do those of processes that were ended meanwhile.
+const FOLDER: &str = "container-root";
+
+/// The folders in the cache, and when each was made. All but the newest are of other versions of the program, and an
+/// image that is there does not need its folder.
+///
+/// # Errors
+/// If the cache cannot be read.
+pub fn folders() -> Result<Vec<(PathBuf, SystemTime)>> {
+    let cache = paths::cache()?;
+    let entries = match fs::read_dir(&cache) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| cache.display().to_string()),
+    };
+    let ours = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(FOLDER));
+    Ok(ours.filter_map(|entry| Some((entry.path(), entry.metadata().ok()?.modified().ok()?))).collect())
+}
+
 /// The image, which is made once for each version of the program.
 ///
 /// # Errors
@@ -19,7 +40,7 @@ pub const INIT: &str = "/init";
 pub fn image() -> Result<Image> {
     let init = linux::init()?;
     let metadata = fs::metadata(&init).with_context(|| init.display().to_string())?;
-    let name = format!("container-root-{:x}-{:x}", metadata.mtime(), metadata.len());
+    let name = format!("{FOLDER}-{:x}-{:x}", metadata.mtime(), metadata.len());
     let folder = paths::cache()?.join(name);
     if !folder.exists() {
         // Made beside and renamed, so that the folder is there as a whole or not at all.
