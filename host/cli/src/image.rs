@@ -1,6 +1,6 @@
 //! Root images for the commands: the options that describe one, and the progress of making it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -31,13 +31,14 @@ pub struct ImageOptions {
     pub root: Option<PathBuf>,
 }
 
-/// Makes the image for `program`, or takes it from the cache.
+/// Makes the image for `program`, or takes it from the cache. `library_path` is the program's `LD_LIBRARY_PATH`.
 ///
 /// # Errors
 /// Why there is none.
-pub fn prepare(options: &ImageOptions, program: &OsString) -> Result<Image, Error> {
+pub fn prepare(options: &ImageOptions, program: &OsString, library_path: &OsStr) -> Result<Image, Error> {
     let mut request = ImageRequest::new(program);
     request.bare = options.bare;
+    request.library_path = std::env::split_paths(library_path).filter(|path| path.is_absolute()).collect();
     request.debs.clone_from(&options.debs);
     request.root = options.root.as_ref().map(|root| absolute(root, &request.directory));
     request.add = options.add.iter().map(|text| parse_addition(text, &request.directory)).collect();

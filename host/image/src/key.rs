@@ -58,6 +58,10 @@ pub fn of_request(request: &ImageRequest) -> String {
     for path in request.add.iter().flat_map(|(from, to)| [from, to]) {
         key.bytes(path.as_os_str().as_bytes());
     }
+    key.number(request.library_path.len() as u64);
+    for path in &request.library_path {
+        key.bytes(path.as_os_str().as_bytes());
+    }
     key.number(request.debs.len() as u64);
     for name in &request.debs {
         key.bytes(name.as_bytes());

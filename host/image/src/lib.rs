@@ -61,6 +61,8 @@ pub struct ImageRequest {
     pub root: Option<PathBuf>,
     /// Where programs are looked for on the host: its `PATH`.
     pub search_path: OsString,
+    /// Directories of the guest in which the loader looks before others: its `LD_LIBRARY_PATH`.
+    pub library_path: Vec<PathBuf>,
     /// The working directory, which relative paths start from.
     pub directory: PathBuf,
     /// The machine the guest is.
@@ -78,6 +80,7 @@ impl ImageRequest {
             debs: Vec::new(),
             root: None,
             search_path: std::env::var_os("PATH").unwrap_or_default(),
+            library_path: Vec::new(),
             directory: std::env::current_dir().unwrap_or_default(),
             architecture: Architecture::HOST,
         }

@@ -1,9 +1,9 @@
 //! `heddle run`: a program in a machine of its own, as if it ran here.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -149,7 +149,10 @@ pub fn execute(options: &RunOptions) -> Result<u8> {
         return detach(options);
     }
     let program = options.program.first().context("no program")?;
-    let image = match image::prepare(&options.image, program) {
+    let variables = environment(&settings(options)?, None)?;
+    let library_path = variables.iter().find_map(|variable| variable.strip_prefix(b"LD_LIBRARY_PATH="));
+    let library_path = OsStr::from_bytes(library_path.unwrap_or_default());
+    let image = match image::prepare(&options.image, program, library_path) {
         Ok(image) => image,
         Err(error) => {
             crate::say!("{error}");
@@ -294,6 +297,10 @@ fn run(options: &RunOptions, image: &Image, machine: Option<Owned>, ready: Optio
             _ => crash::stuck(&log.text()),
         }
     })?;
+    let sees_nothing = !options.here && options.share.is_empty() && options.image.root.is_none();
+    if status != 0 && sees_nothing && matches!(report.end, End::Program(_)) {
+        say_left_out(&options.program);
+    }
     if let Some(owned) = machine.borrow_mut().as_mut() {
         owned.set(Stage::Stopped, Some(status))?;
     }
@@ -372,6 +379,17 @@ fn say_killed(killed: &[OutOfMemory]) {
     }
 }
 
+/// Says which argument of a program that failed is a file of this host that the program did not see.
+fn say_left_out(program: &[OsString]) {
+    let is_left_out = |argument: &&OsString| {
+        let path = Path::new(argument);
+        path.is_relative() && path.exists() && !argument.as_bytes().starts_with(b"-")
+    };
+    if let Some(argument) = program.iter().skip(1).find(is_left_out) {
+        crate::say!("{} is in this folder, which programs in the guest see with --here", argument.display());
+    }
+}
+
 /// Reports how the machine ended, and turns that into a status.
 fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash) -> Result<u8> {
     say_killed(&report.killed);
@@ -386,6 +404,11 @@ fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash)
             let errno = Errno::from_raw_os_error(errno.cast_signed());
             crate::say!("{}: {}", program.display(), std::io::Error::from(errno));
             if errno == Errno::NOENT { STATUS_NOT_FOUND } else { STATUS_NOT_EXECUTABLE }
+        }
+        End::Program(Ending::NoDirectory(errno)) => {
+            let error = std::io::Error::from_raw_os_error(errno.cast_signed());
+            crate::say!("the working directory in the guest (-w): {error}");
+            STATUS_TOOL_FAILED
         }
         End::Interrupted(signal) => STATUS_SIGNAL_BASE.saturating_add(small(signal.as_raw().cast_unsigned())),
         End::Machine(_) | End::Stuck => {

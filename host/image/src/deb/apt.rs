@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use crate::assemble::TOOLS;
 use crate::{Architecture, Error, Progress};
 
 /// Where apt keeps the archive's package lists.
@@ -66,6 +67,7 @@ impl Apt {
         let mut wanted: Vec<&str> = names.iter().map(String::as_str).collect();
         if base {
             wanted.push("?essential");
+            wanted.extend(TOOLS);
         }
         let own = newest_list(&self.directory.join("lists"));
         let host = newest_list(Path::new(LISTS));
