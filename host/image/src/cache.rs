@@ -282,7 +282,15 @@ impl Cache {
         let Some((offset, length)) = backing::place(lock.metadata().map_err(at)?.len()) else {
             return Err(at(io::ErrorKind::UnexpectedEof.into()));
         };
-        Ok(Some(Image { path, offset, length, layer, program: program.to_owned(), warnings: Vec::new(), lock }))
+        Ok(Some(Image {
+            path,
+            offset,
+            length,
+            layer,
+            program: program.to_owned(),
+            warnings: Vec::new(),
+            lock,
+        }))
     }
 
     /// A file of images, locked, if it is there.

@@ -49,7 +49,8 @@ pub struct Cleaned {
 impl Cache {
     /// All images.
     pub fn images(&self) -> Result<Vec<CachedImage>, Error> {
-        let mut images: Vec<_> = self.entries("images")?.into_iter().filter(|path| !is_unfinished(path)).collect();
+        let mut images: Vec<_> =
+            self.entries("images")?.into_iter().filter(|path| !is_unfinished(path)).collect();
         images.sort();
         Ok(images.into_iter().filter_map(describe).collect())
     }

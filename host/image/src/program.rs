@@ -159,6 +159,10 @@ fn libraries(
         return Err(Error::MissingInterpreter(program.to_owned(), interpreter));
     }
     let mut libraries = vec![interpreter];
-    libraries.extend(Loader::new(view, library_path, architecture).libraries(program, &found.real_path, dynamic)?);
+    libraries.extend(Loader::new(view, library_path, architecture).libraries(
+        program,
+        &found.real_path,
+        dynamic,
+    )?);
     Ok(libraries)
 }

@@ -211,7 +211,8 @@ fn leftovers_are_cleaned_away() {
     let file = fs::File::create(&written).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let old = SystemTime::now() - Duration::from_secs(3 * 3600);
-    let [memo, half, lock] = ["memos/0123", "memos/.tmp", "locks/0123"].map(|name| cache.directory().join(name));
+    let [memo, half, lock] =
+        ["memos/0123", "memos/.tmp", "locks/0123"].map(|name| cache.directory().join(name));
     fs::create_dir_all(cache.directory().join("locks")).unwrap();
     for (path, text) in [(&memo, &b"0123\0/bin/true\0"[..]), (&half, b"01"), (&lock, b"")] {
         fs::write(path, text).unwrap();
@@ -221,7 +222,11 @@ fn leftovers_are_cleaned_away() {
     drop(make(&cache, &request).unwrap());
     assert!(!leftover.exists() && written.exists());
     assert!(!memo.exists() && !half.exists() && !lock.exists());
-    assert_eq!(fs::read_dir(cache.directory().join("memos")).unwrap().count(), known - 1, "one is of the new image");
+    assert_eq!(
+        fs::read_dir(cache.directory().join("memos")).unwrap().count(),
+        known - 1,
+        "one is of the new image"
+    );
 }
 
 #[test]

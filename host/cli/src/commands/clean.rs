@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use heddle_image::Cache;
 
 use crate::oci::root;
-use crate::{cache, paths};
+use crate::{bundled, cache, paths};
 
 /// Bytes in a megabyte, the unit of what is shown.
 const MB: u64 = 1_000_000;
@@ -26,10 +26,11 @@ pub struct CleanOptions {
 /// Files of the cache with what was measured of this host.
 const MEASURED: [&str; 2] = ["accelerator", "tsc"];
 
-/// Removes folders of containers' roots that are older than this.
-fn remove_container_roots(age: Duration) -> Result<()> {
-    for (folder, made) in root::folders()? {
-        if made.elapsed().is_ok_and(|passed| passed >= age) {
+/// Removes folders of containers' roots, and what older builds of the tool had in their files, that are older than this.
+fn remove_folders(age: Duration) -> Result<()> {
+    let ours = bundled::folder();
+    for (folder, made) in paths::cached_folders(&[root::FOLDER, bundled::FOLDER])? {
+        if Some(&folder) != ours.as_ref() && made.elapsed().is_ok_and(|passed| passed >= age) {
             std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
         }
     }
@@ -53,7 +54,7 @@ pub fn execute(options: &CleanOptions) -> Result<u8> {
     if let Some(unused_max) = options.older_than {
         let before = images.size_bytes();
         images.evict(u64::MAX, unused_max)?;
-        remove_container_roots(unused_max)?;
+        remove_folders(unused_max)?;
         crate::out!("freed {} MB", before.saturating_sub(images.size_bytes()) / MB);
         return Ok(0);
     }
@@ -64,7 +65,7 @@ pub fn execute(options: &CleanOptions) -> Result<u8> {
         let _lock = cache::Lock::exclusive(&kernels.join("lock"))?;
         std::fs::remove_dir_all(&kernels).with_context(|| kernels.display().to_string())?;
     }
-    remove_container_roots(Duration::ZERO)?;
+    remove_folders(Duration::ZERO)?;
     for name in MEASURED {
         match std::fs::remove_file(paths::cache()?.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(name),

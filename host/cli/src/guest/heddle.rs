@@ -31,7 +31,7 @@ const MEMORY_UNIT_BYTES: u64 = 8192;
 /// # Errors
 /// If this tool is neither installed nor inside its repository.
 pub fn kernel(checking: bool) -> Result<PathBuf> {
-    match paths::installation() {
+    match paths::data() {
         Some(folder) if !checking => Ok(folder.join(paths::KERNEL)),
         Some(_) => bail!("--checking needs a clone of Heddle: the checking kernel is built there"),
         None => Ok(paths::repository()?.join(if checking { KERNEL_CHECKING } else { KERNEL })),

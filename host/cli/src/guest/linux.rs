@@ -64,7 +64,12 @@ const MODULE_FOLDERS: [&str; 14] = [
     "*/kernel/drivers/net/net_failover.ko*",
     "*/kernel/net/core/failover.ko*",
 ];
-const INIT: &str = "target/linux-guest/x86_64-unknown-linux-gnu/release/heddle-linux-init";
+mod recipe {
+    include!("../../init_recipe.rs");
+}
+
+/// Cargo's folder for the first process.
+const INIT_TARGET: &str = "target/linux-guest";
 const INIT_SOURCES: [&str; 4] = ["host/linux-init", "host/streams", "abi", "Cargo.lock"];
 /// Less than this Debian's kernel does not boot in.
 const MEMORY_MIN_BYTES: u64 = 96 * MIB;
@@ -323,7 +328,7 @@ fn run(command: &mut Command) -> Result<()> {
 /// # Errors
 /// If it cannot be built.
 pub fn init() -> Result<PathBuf> {
-    if let Some(folder) = paths::installation() {
+    if let Some(folder) = paths::data() {
         return Ok(folder.join(paths::LINUX_INIT));
     }
     let repository = paths::repository()?;
@@ -334,11 +339,15 @@ pub fn init() -> Result<PathBuf> {
             build_init(&repository)?;
         }
     }
-    Ok(repository.join(INIT))
+    Ok(init_path(&repository))
+}
+
+fn init_path(repository: &Path) -> PathBuf {
+    repository.join(INIT_TARGET).join(recipe::INIT_PROGRAM)
 }
 
 fn is_init_current(repository: &Path) -> Result<bool> {
-    let built = std::fs::metadata(repository.join(INIT)).and_then(|metadata| metadata.modified()).ok();
+    let built = std::fs::metadata(init_path(repository)).and_then(|metadata| metadata.modified()).ok();
     let mut changed = SystemTime::UNIX_EPOCH;
     for source in INIT_SOURCES {
         changed = changed.max(newest_change(&repository.join(source))?);
@@ -359,10 +368,8 @@ fn newest_change(path: &Path) -> Result<SystemTime> {
 
 fn build_init(repository: &Path) -> Result<()> {
     let status = Command::new("cargo")
-        .args(["build", "--quiet", "--release", "--locked", "--package", "heddle-linux-init"])
-        .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/linux-guest"])
-        .args(["--config", "target.x86_64-unknown-linux-gnu.rustflags=['-Ctarget-feature=+crt-static']"])
-        .args(["--config", "profile.release.strip=true", "--config", "profile.release.debug=false"])
+        .args(recipe::INIT_ARGUMENTS)
+        .args(["--locked", "--target-dir", INIT_TARGET])
         .current_dir(repository)
         .stdout(Stdio::null())
         .status()
@@ -371,7 +378,7 @@ fn build_init(repository: &Path) -> Result<()> {
         bail!("cargo could not build the Linux guest's first process");
     }
     // Cargo leaves a file alone that would not change, and the next run would build again.
-    File::options().append(true).open(repository.join(INIT))?.set_modified(SystemTime::now())?;
+    File::options().append(true).open(init_path(repository))?.set_modified(SystemTime::now())?;
     Ok(())
 }
 

@@ -1,9 +1,7 @@
 //! The root of a container's machine: one program and empty folders, the same for all containers.
 
+use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
-use std::time::SystemTime;
-use std::{fs, io};
 
 use anyhow::{Context, Result, anyhow};
 use heddle_image::{Cache, Image, ImageRequest};
@@ -15,23 +13,7 @@ use crate::paths;
 pub const INIT: &str = "/init";
 
 /// Names of the folders that images are made of start like this; so do those of processes that were ended meanwhile.
-const FOLDER: &str = "container-root";
-
-/// The folders in the cache, and when each was made. All but the newest are of other versions of the program, and an
-/// image that is there does not need its folder.
-///
-/// # Errors
-/// If the cache cannot be read.
-pub fn folders() -> Result<Vec<(PathBuf, SystemTime)>> {
-    let cache = paths::cache()?;
-    let entries = match fs::read_dir(&cache) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).with_context(|| cache.display().to_string()),
-    };
-    let ours = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(FOLDER));
-    Ok(ours.filter_map(|entry| Some((entry.path(), entry.metadata().ok()?.modified().ok()?))).collect())
-}
+pub const FOLDER: &str = "container-root";
 
 /// The image, which is made once for each version of the program.
 ///
