@@ -11,6 +11,7 @@ use heddle_abi::boot::{CPUS_MAX, USER_KEYS};
 use heddle_abi::control::{Ending, OutOfMemory};
 use heddle_image::Image;
 use rustix::io::Errno;
+use rustix::process::Signal;
 
 use crate::exchange::Exchange;
 use crate::guest::share::Share;
@@ -379,6 +380,20 @@ fn say_killed(killed: &[OutOfMemory]) {
     }
 }
 
+/// What a shell would say of a program that this signal has ended, if it means a fault of the program.
+fn crash_of(signal: u32) -> Option<&'static str> {
+    Some(match Signal::from_named_raw(signal.cast_signed())? {
+        Signal::ILL => "illegal instruction",
+        Signal::TRAP => "trace or breakpoint trap",
+        Signal::ABORT => "aborted",
+        Signal::BUS => "bus error",
+        Signal::FPE => "floating point exception",
+        Signal::SEGV => "segmentation fault",
+        Signal::SYS => "bad system call",
+        _ => return None,
+    })
+}
+
 /// Says which argument of a program that failed is a file of this host that the program did not see.
 fn say_left_out(program: &[OsString]) {
     let is_left_out = |argument: &&OsString| {
@@ -399,7 +414,12 @@ fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash)
     let small = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
     Ok(match &report.end {
         End::Program(Ending::Exited(status)) => small(*status),
-        End::Program(Ending::Signaled(signal)) => STATUS_SIGNAL_BASE.saturating_add(small(*signal)),
+        End::Program(Ending::Signaled(signal)) => {
+            if let Some(crash) = crash_of(*signal) {
+                crate::say!("{}: {crash}", program.display());
+            }
+            STATUS_SIGNAL_BASE.saturating_add(small(*signal))
+        }
         End::Program(Ending::NotStarted(errno)) => {
             let errno = Errno::from_raw_os_error(errno.cast_signed());
             crate::say!("{}: {}", program.display(), std::io::Error::from(errno));

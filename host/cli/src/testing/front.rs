@@ -55,7 +55,7 @@ pub fn test(repository: &Path, tally: &mut Tally) {
         return;
     }
     let [empty_name, text_name, foreign_name] = [&empty, &text, &foreign].map(|path| path.to_string_lossy());
-    let cases: [(&str, &[&str], i32, &str); 19] = [
+    let cases: [(&str, &[&str], i32, &str); 21] = [
         ("unknown option", &["run", "--nonsense", "true"], 125, "--nonsense"),
         ("no program", &["run"], 125, "PROGRAM"),
         ("not found", &["run", "no-such-program"], 127, "no-such-program"),
@@ -77,6 +77,8 @@ pub fn test(repository: &Path, tally: &mut Tally) {
         ("checking build of Linux", &["run", "--kernel", "linux", "--checking", "true"], 125, "--checking"),
         ("unknown network", &["run", "--net", "nonsense", "true"], 125, "tap=NAME"),
         ("published port without a network", &["run", "--net", "none", "-p", "1:1", "true"], 125, "-p"),
+        ("a crash", &["run", "sh", "-c", "kill -SEGV $$"], 139, "sh: segmentation fault"),
+        ("a file that stays here", &["run", "cat", "heddle"], 1, "--here"),
         ("no such working directory", &["run", "-w", "/nonexistent", "true"], 125, "working directory"),
         (
             "no such working directory on Linux",
