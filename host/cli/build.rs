@@ -1,10 +1,11 @@
-//! With the feature `bundled`, builds the kernel and the Linux guest's first process, which the tool then has in its own
-//! file: `cargo install` takes one program and nothing beside it.
+//! With the feature `bundled`, builds the kernel and the Linux guest's first process, which the tool then has in its
+//! own file: `cargo install` takes one program and nothing beside it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-include!("init_recipe.rs");
+#[path = "init_recipe.rs"]
+mod recipe;
 
 /// Arguments of cargo for the kernel.
 const KERNEL_ARGUMENTS: [&str; 7] =
@@ -28,9 +29,9 @@ fn main() {
     }
     let target = folder("OUT_DIR").join("bundled");
     build(&repository, &target, &KERNEL_ARGUMENTS);
-    build(&repository, &target, &INIT_ARGUMENTS);
+    build(&repository, &target, &recipe::INIT_ARGUMENTS);
     println!("cargo:rustc-env=HEDDLE_BUNDLED_KERNEL={}", target.join(KERNEL_PROGRAM).display());
-    println!("cargo:rustc-env=HEDDLE_BUNDLED_INIT={}", target.join(INIT_PROGRAM).display());
+    println!("cargo:rustc-env=HEDDLE_BUNDLED_INIT={}", target.join(recipe::INIT_PROGRAM).display());
     println!("cargo:rustc-env=HEDDLE_BUNDLED_COMMIT={}", commit(&repository).unwrap_or_default());
 }
 

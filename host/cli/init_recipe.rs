@@ -1,4 +1,4 @@
-// How the Linux guest's first process is built; the tool and its build script include this file.
+//! How the Linux guest's first process is built; the tool and its build script include this file.
 
 /// Arguments of cargo for the program, but for where its files go.
 pub const INIT_ARGUMENTS: [&str; 13] = [

@@ -1,4 +1,5 @@
-//! The kernel and the Linux guest's first process in the tool's own file, where it was built with the feature `bundled`.
+//! The kernel and the Linux guest's first process in the tool's own file, where it was built with the feature
+//! `bundled`.
 
 use std::path::PathBuf;
 

@@ -61,8 +61,8 @@ impl Cache {
     }
 
     /// Removes images that were not used for `unused_max`, and then the least recently used ones until all take at most
-    /// `bytes_max`; packages likewise, by a bound of their own. Those that are in use stay. What nobody can use any more
-    /// goes too.
+    /// `bytes_max`; packages likewise, by a bound of their own. Those that are in use stay. What nobody can use any
+    /// more goes too.
     pub fn evict(&self, bytes_max: u64, unused_max: Duration) -> Result<Cleaned, Error> {
         let mut cleaned = Cleaned::default();
         for path in self.entries("images")?.into_iter().filter(|path| is_unfinished(path)) {

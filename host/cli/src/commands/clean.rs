@@ -26,7 +26,8 @@ pub struct CleanOptions {
 /// Files of the cache with what was measured of this host.
 const MEASURED: [&str; 2] = ["accelerator", "tsc"];
 
-/// Removes folders of containers' roots, and what older builds of the tool had in their files, that are older than this.
+/// Removes folders of containers' roots, and what older builds of the tool had in their files, that are older than
+/// this.
 fn remove_folders(age: Duration) -> Result<()> {
     let ours = bundled::folder();
     for (folder, made) in paths::cached_folders(&[root::FOLDER, bundled::FOLDER])? {

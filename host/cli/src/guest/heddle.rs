@@ -154,6 +154,8 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
 
 #[cfg(test)]
 mod tests {
+    use heddle_abi::boot::{LARGE_IMAGE_OFFSET, LAYER_BYTES_MAX};
+
     use super::*;
 
     const IMAGE_OFFSET: u64 = 64 * MIB;
@@ -185,6 +187,9 @@ mod tests {
     fn a_large_image_goes_above_the_hole() {
         assert!(lay_out(IMAGE_OFFSET, 3 << 30, 256 * MIB).is_err());
         let (address, size) = lay_out(LOW_MEMORY_END, 4 << 30, 256 * MIB).unwrap();
+        assert_eq!((address, size), (HIGH_MEMORY, 7 << 30));
+        // There is room for a layer before it, above the hole too.
+        let (address, size) = lay_out(LARGE_IMAGE_OFFSET - LAYER_BYTES_MAX, 4 << 30, 256 * MIB).unwrap();
         assert_eq!((address, size), (HIGH_MEMORY, 7 << 30));
     }
 }

@@ -64,9 +64,8 @@ const MODULE_FOLDERS: [&str; 14] = [
     "*/kernel/drivers/net/net_failover.ko*",
     "*/kernel/net/core/failover.ko*",
 ];
-mod recipe {
-    include!("../../init_recipe.rs");
-}
+#[path = "../../init_recipe.rs"]
+mod recipe;
 
 /// Cargo's folder for the first process.
 const INIT_TARGET: &str = "target/linux-guest";

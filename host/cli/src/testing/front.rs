@@ -8,7 +8,8 @@ use super::{Tally, Verdict, panic};
 
 fn heddle(repository: &Path, arguments: &[&str]) -> Result<Output, String> {
     let mut command = Command::new(repository.join("heddle"));
-    run(command.args(arguments).current_dir(repository), b"", RUN_TIMEOUT).map_err(|error| format!("{error:#}"))
+    run(command.args(arguments).current_dir(repository), b"", RUN_TIMEOUT)
+        .map_err(|error| format!("{error:#}"))
 }
 
 fn first_command(repository: &Path) -> Result<(), String> {
