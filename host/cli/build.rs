@@ -12,7 +12,7 @@ const KERNEL_ARGUMENTS: [&str; 7] =
     ["build", "--quiet", "--release", "--package", "heddle-kernel", "--target", "x86_64-unknown-none"];
 /// The kernel below cargo's folder.
 const KERNEL_PROGRAM: &str = "x86_64-unknown-none/release/heddle-kernel";
-/// What these are built from, below the repository.
+/// The sources of both, below the repository.
 const SOURCES: [&str; 7] =
     ["Cargo.lock", "abi", "crates", "guest", "kernel", "host/linux-init", "host/streams"];
 

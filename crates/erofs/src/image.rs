@@ -18,7 +18,7 @@ pub struct Image<'a> {
 impl<'a> Image<'a> {
     /// Reads the superblock of the image at the start of `bytes`, which may be longer than the image.
     ///
-    /// What an image has on further devices must lie behind its own blocks, in the order of its table.
+    /// Blocks on further devices must lie behind the image's own, in the order of its table.
     pub fn open(bytes: &'a [u8]) -> Result<Self, Error> {
         let first = bytes.get(..layout::BLOCK_SIZE).ok_or(Error::NotErofs)?;
         let head = &first[layout::SUPER_OFFSET..];

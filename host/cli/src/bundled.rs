@@ -13,7 +13,7 @@ pub fn folder() -> Option<PathBuf> {
     None
 }
 
-/// What the names of such folders start with.
+/// The start of such folders' names.
 pub const FOLDER: &str = "bundled-";
 
 #[cfg(feature = "bundled")]

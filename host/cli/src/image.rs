@@ -104,7 +104,7 @@ fn parse_addition(text: &OsString, directory: &Path) -> (PathBuf, PathBuf) {
 /// takes no time worth showing is not shown at all.
 struct ProgressLine {
     bar: ProgressBar,
-    /// What is being done now.
+    /// The work that is being done now.
     phase: Option<String>,
     begin: Instant,
 }

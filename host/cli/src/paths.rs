@@ -98,7 +98,7 @@ pub fn cache() -> Result<PathBuf> {
     Ok(base.join("heddle"))
 }
 
-/// The folders of the cache whose names start with one of `prefixes`, and when each was made. What is in them can be
+/// The folders of the cache whose names start with one of `prefixes`, and when each was made. Their contents can be
 /// made again.
 ///
 /// # Errors

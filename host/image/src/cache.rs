@@ -55,7 +55,7 @@ pub struct Image {
     pub offset: u64,
     /// The length in bytes of what is in the file.
     pub length: u64,
-    /// What goes into memory right before it, and is the image's start then.
+    /// The layer, which goes into memory right before it and is the image's start then.
     pub layer: Option<Layer>,
     /// The program's path in the guest.
     pub program: PathBuf,

@@ -1,7 +1,7 @@
 //! Removing what the cache need not keep: images, layers, packages and leftovers.
 //!
 //! After a new image was made, files go that were not used for [`UNUSED_MAX`], and then the least recently used ones
-//! beyond [`IMAGES_BYTES_MAX`] and [`PACKAGES_BYTES_MAX`]. What a process uses stays: it holds a lock on it. So does
+//! beyond [`IMAGES_BYTES_MAX`] and [`PACKAGES_BYTES_MAX`]. Files in use stay: their users hold locks on them. So does
 //! one that writes a file, and a file without a lock whose name says that it is being written has lost its writer.
 
 use std::fs::{self, File, OpenOptions};
@@ -61,8 +61,8 @@ impl Cache {
     }
 
     /// Removes images that were not used for `unused_max`, and then the least recently used ones until all take at most
-    /// `bytes_max`; packages likewise, by a bound of their own. Those that are in use stay. What nobody can use any
-    /// more goes too.
+    /// `bytes_max`; packages likewise, by a bound of their own. Those that are in use stay. Files that nobody
+    /// can use any more go too.
     pub fn evict(&self, bytes_max: u64, unused_max: Duration) -> Result<Cleaned, Error> {
         let mut cleaned = Cleaned::default();
         for path in self.entries("images")?.into_iter().filter(|path| is_unfinished(path)) {

@@ -287,7 +287,7 @@ fn what_is_added_is_a_layer() {
     fs::remove_file(lower).unwrap();
     cache.evict(u64::MAX, Duration::MAX).unwrap();
     assert!(!layer.exists());
-    // What a memo names may be gone in part.
+    // The image that a memo names may be gone in part.
     check(&make(&cache, &request).unwrap());
     fs::remove_file(&make(&cache, &request).unwrap().path).unwrap();
     check(&make(&cache, &request).unwrap());

@@ -312,7 +312,7 @@ fn libraries_that_are_added() {
     guest.run(&["/usr/bin/env", "LD_LIBRARY_PATH=/opt/lib", "/opt/program"]);
 }
 
-/// What a person at a shell expects beside the Essential packages.
+/// A person at a shell expects more than the Essential packages.
 #[test]
 fn tools_of_a_shell_are_in_the_base() {
     let (_directory, cache) = cache();

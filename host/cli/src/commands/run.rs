@@ -380,7 +380,7 @@ fn say_killed(killed: &[OutOfMemory]) {
     }
 }
 
-/// What a shell would say of a program that this signal has ended, if it means a fault of the program.
+/// A shell's words for a program that this signal has ended, if it means a fault of the program.
 fn crash_of(signal: u32) -> Option<&'static str> {
     Some(match Signal::from_named_raw(signal.cast_signed())? {
         Signal::ILL => "illegal instruction",

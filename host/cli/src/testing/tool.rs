@@ -20,7 +20,7 @@ pub fn test(repository: &Path, script: &str, filter: Option<&str>, tally: &mut T
         tally.record(script, &Verdict::Failed(String::from("the tool's own file is not known")));
         return;
     };
-    // What is built on demand is there before deadlines run.
+    // The guest's first process is built on demand: before deadlines run.
     if let Err(error) = linux::init() {
         return tally.record(script, &Verdict::Failed(format!("{error:#}")));
     }
