@@ -1,15 +1,14 @@
 //! Removing what the cache need not keep: images, layers, packages and leftovers.
 //!
 //! After a new image was made, files go that were not used for [`UNUSED_MAX`], and then the least recently used ones
-//! beyond [`IMAGES_BYTES_MAX`] and [`PACKAGES_BYTES_MAX`]. Files in use stay: their users hold locks on them. So does
-//! one that writes a file, and a file without a lock whose name says that it is being written has lost its writer.
-
-use std::fs::{self, File, OpenOptions};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+//! beyond [`IMAGES_BYTES_MAX`] and [`PACKAGES_BYTES_MAX`]. Files in use stay: their users hold locks on them.
+//! Writers do too, so an unlocked file whose name says that it is being written has lost its writer.
 
 use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use crate::cache::{PACKAGES_LOCK, TEMPORARY, is_at, remove, size_of, try_lock};
 use crate::memo::Memo;
