@@ -172,8 +172,8 @@ fn machines(is_long: bool) -> Vec<(String, Option<&'static str>)> {
     machines
 }
 
-/// Machines that QEMU does not run: its emulator refuses OSXSAVE in CR4, without end, where a model has XSAVE and nothing
-/// of CPUID's leaf 0xd, 1. Linux stands still at that place too.
+/// Machines that QEMU does not run: its emulator refuses OSXSAVE in CR4, without end, where a model has XSAVE and
+/// nothing of CPUID's leaf 0xd, 1. Linux stands still at that place too.
 const NOT_RUN: [&str; 1] = ["Haswell,-xsaveopt"];
 
 /// Runs these tests.
