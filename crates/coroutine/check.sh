@@ -42,7 +42,7 @@ miri() {
     RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-strict-provenance" nice -n 10 cargo +nightly miri test -j2 \
         --target-dir "$target/miri" \
         --test machine --test executors --test hostile --test foreign --test library --test soundness --test wait --test global \
-        --test random "$@"
+        --test random --test limits "$@"
 }
 
 . ../../tests/published.sh
@@ -84,7 +84,7 @@ features() {
 
 long() {
     HEDDLE_LONG=1 schedules
-    HEDDLE_LONG=1 nice -n 10 cargo test -j2 --release --test random --test hostile --test machine --test executors "$@"
+    HEDDLE_LONG=1 nice -n 10 cargo test -j2 --release --test random --test hostile --test machine --test executors --test limits "$@"
 }
 
 msrv() {

@@ -8,8 +8,8 @@
 
 use crate::core_entry::CoreEntry;
 use crate::host::host;
-use crate::registry::{Global, for_each_core, for_each_slot};
-use crate::sched::Id;
+use crate::registry::{self, Global, for_each_core, for_each_slot, for_each_slot_of_cores};
+use crate::sched::{Id, Slot};
 use crate::sync::{AtomicU32, Ordering};
 use crate::{blocking, pool, reactor, threads, wait::inherit, waker};
 use core::any::Any;
@@ -17,6 +17,7 @@ use core::cell::Cell;
 use core::ptr;
 use std::boxed::Box;
 use std::sync::OnceLock;
+use std::vec::Vec;
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
@@ -89,11 +90,13 @@ extern "C" fn in_child() {
             entry.lose_thread();
         }
     });
+    registry::start_anew();
+    let cores = here.map_or_else(Vec::new, CoreEntry::cores_of_machine);
     if let Some(here) = here {
         here.stay_alone();
         here.state.drain(&Global);
         // A request that a thread was about to leave in the inbox is not in it after all.
-        for_each_slot(|index, slot| {
+        for_each_slot_of_cores(&cores, |index, slot| {
             if is_owner(here, slot.owner()) {
                 here.state.link_again(index, slot);
             }
@@ -107,15 +110,24 @@ extern "C" fn in_child() {
     if let Some(host) = host() {
         host.after_fork(true);
     }
-    for_each_slot(|index, slot| {
-        if let Some(id) = Id::new(index, slot.generation()) {
-            match here.filter(|here| is_owner(here, slot.owner())) {
-                Some(_) => waker::wake(id),
-                None => host().into_iter().for_each(|host| host.turn_ends(id, true)),
-            }
+    for_each_slot_of_cores(&cores, |index, slot| {
+        if let Some(id) = Id::new(index, slot.generation()).filter(|_| is_mine(here, slot)) {
+            waker::wake(id);
         }
         true
     });
+    if let Some(host) = host() {
+        for_each_slot(|index, slot| {
+            if let Some(id) = Id::new(index, slot.generation()).filter(|_| !is_mine(here, slot)) {
+                host.turn_ends(id, true);
+            }
+            true
+        });
+    }
+}
+
+fn is_mine(here: Option<&CoreEntry>, slot: &Slot) -> bool {
+    here.is_some_and(|here| is_owner(here, slot.owner()))
 }
 
 fn is_owner(entry: &CoreEntry, owner: u16) -> bool {

@@ -78,8 +78,8 @@
 //! tier, and their code runs there on Linux (the cfg `heddle_portable`); nothing has run on them.
 //!
 //! # Implementation notes
-//! Slots of coroutines live in a process-wide table that never shrinks: that is what makes uncounted wakers sound. The
-//! protocol, with its proofs and models, is in `PROTOCOL.md`.
+//! Slots of coroutines live in a process-wide table whose addresses are never given back: that is what makes uncounted
+//! wakers sound. On Linux its memory is, after a burst. The protocol, with its proofs and models, is in `PROTOCOL.md`.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(heddle_loom, allow(dead_code))] // Only the protocols are compiled for the model checker.
@@ -165,7 +165,7 @@ pub use sched::{Id, Phase, Rank};
 #[cfg(all(feature = "std", not(heddle_loom)))]
 pub use blocking::{BlockingHandle, spawn_blocking};
 #[cfg(feature = "alloc")]
-pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError};
+pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError, StartError};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use core_entry::AsideTurn;
 #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]

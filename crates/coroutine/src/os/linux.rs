@@ -51,3 +51,15 @@ pub(crate) fn heavy_barrier() {
         fence(Ordering::SeqCst);
     }
 }
+
+/// Whether [`discard`] gives anything back.
+pub(crate) const CAN_DISCARD: bool = true;
+
+/// Gives the pages of `bytes` bytes at `start`, which are the caller's, back to the system: afterwards they are zeros,
+/// or what they were.
+pub(crate) fn discard(start: *mut u8, bytes: usize) {
+    if !cfg!(miri) {
+        // SAFETY: the memory stays mapped. Its content is the caller's, who expects zeros.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) };
+    }
+}

@@ -56,3 +56,9 @@ pub(crate) fn has_heavy_barrier() -> bool {
 pub(crate) fn heavy_barrier() {
     fence(Ordering::SeqCst);
 }
+
+/// Whether [`discard`] gives anything back.
+pub(crate) const CAN_DISCARD: bool = false;
+
+/// There is no way to give pages back and keep their addresses.
+pub(crate) fn discard(_start: *mut u8, _bytes: usize) {}
