@@ -19,7 +19,7 @@ use core::marker::PhantomData;
 use core::ptr;
 use core::task::Waker;
 
-/// Most cores of one machine. Further bits of core masks mean nothing.
+/// Most cores of one machine, and threads of one executor. Further bits of core masks mean nothing.
 pub const MACHINE_CORES: usize = 32;
 
 /// Services that a machine needs of the processor and the rest of the kernel. One machine per implementing type.
