@@ -221,8 +221,8 @@ const MEMORY: &str = "--memory-of";
 /// Ranges held to measure memory with.
 const MEMORY_RANGES: [u64; 2] = [1_000, 100_000];
 
-/// Measures memory, each side, or the named one, in a program of its own: what earlier runs left in pools would be taken
-/// up here.
+/// Measures memory, each side, or the named one, in a program of its own: what earlier runs left in pools would be
+/// taken up here.
 fn memories(report: &mut Report, only: &str, orders: &[Order]) -> Result<(), Box<dyn Error>> {
     println!("\n{:<12}{:>8}{:>12}{:>14}{:>14}", "side", "held", "taken", "resident each", "after");
     for side in plan::entrants().iter().filter(|side| only.is_empty() || side.name == only) {

@@ -1,4 +1,5 @@
-//! The memory of a coroutine beyond its future, and that waiting takes none. In a process of its own, because it counts what the process allocates.
+//! The memory of a coroutine beyond its future, and that waiting takes none. In a process of its own, because it counts
+//! what the process allocates.
 #![cfg(all(feature = "std", not(heddle_loom), not(miri)))]
 #![allow(unsafe_code)] // An allocator's functions are unsafe by type.
 

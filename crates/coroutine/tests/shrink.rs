@@ -1,5 +1,6 @@
-//! The table of coroutines after a burst: its memory comes back, ids of the burst stay stale, and the end of an executor
-//! does not touch what never was its own. In a process of its own, because it looks at the pages of the whole table.
+//! The table of coroutines after a burst: its memory comes back, ids of the burst stay stale, and the end of an
+//! executor does not touch what never was its own. In a process of its own, because it looks at the pages of the whole
+//! table.
 #![cfg(all(feature = "std", target_os = "linux", not(heddle_portable), not(heddle_loom), not(miri)))]
 #![allow(unsafe_code)] // An allocator's functions are unsafe by type.
 

@@ -2,8 +2,8 @@
 
 use crate::{heddle, place};
 use heddle_coroutine::{
-    Builder as SpawnBuilder, DEFAULT_PRIORITY, Executor, LocalExecutor, MACHINE_CORES, SpawnError, current_id,
-    set_priority,
+    Builder as SpawnBuilder, DEFAULT_PRIORITY, Executor, LocalExecutor, MACHINE_CORES, SpawnError,
+    current_id, set_priority,
 };
 use std::thread;
 
@@ -23,9 +23,9 @@ impl Builder {
         Builder { threads, priority: DEFAULT_PRIORITY, strict: false }
     }
 
-    /// How many threads run coroutines: at most 32, or 31 with the one below. If there are several, or the order is [strict](Builder::strict), Heddle has one
-    /// more in reserve, for what becomes ready while all of them run something less urgent, and for when all are
-    /// blocked.
+    /// How many threads run coroutines: at most 32, or 31 with the one below. If there are several, or the order is
+    /// [strict](Builder::strict), Heddle has one more in reserve, for what becomes ready while all of them run
+    /// something less urgent, and for when all are blocked.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Builder {
         self.threads = threads.max(1);

@@ -1,6 +1,6 @@
 //! The few services of the operating system that executors need beside the standard library's: a word to sleep on, a
-//! barrier that reaches other threads, memory given back, and descriptors. Linux has its own for the first three. The cfg `heddle_portable`
-//! takes what other systems get there too, so that it is tested.
+//! barrier that reaches other threads, memory given back, and descriptors. Linux has its own for the first three. The
+//! cfg `heddle_portable` takes what other systems get there too, so that it is tested.
 
 mod descriptor;
 #[cfg(all(any(target_os = "linux", target_os = "android"), not(heddle_portable)))]

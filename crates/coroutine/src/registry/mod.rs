@@ -196,7 +196,8 @@ pub(crate) fn acquire_core() -> Result<&'static CoreEntry, StartError> {
     Err(StartError::TooManyCores)
 }
 
-/// Takes a chunk whose pages were given back into use again, or allocates one, and returns the index of its first usable slot and how many there are.
+/// Takes a chunk whose pages were given back into use again, or allocates one, and returns the index of its first
+/// usable slot and how many there are.
 fn grow() -> Option<(u32, u32)> {
     #[cfg(feature = "std")]
     if let Some(chunk) = shrink::take_back() {

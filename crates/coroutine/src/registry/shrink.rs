@@ -1,11 +1,11 @@
 //! Memory of free slots goes back to the system after a burst.
 //!
-//! Free slots lie in batches, in the order in which coroutines ended. Of each chunk it is known how many of its slots lie
-//! there, and so how many chunks are wholly free. When these are a good part of what is free, all of it is sorted by
-//! chunk. Of chunks that are wholly free some are kept; the pages of the others are the system's until the chunk is
-//! needed again. Their addresses stay slots, of all-zero words, which nobody uses, so that whoever has a stale id may go
-//! on looking. A chunk that comes back begins with a generation that is later than all that its slots have had, so that
-//! no stale id names one of its coroutines.
+//! Free slots lie in batches, in the order in which coroutines ended. Of each chunk it is known how many of its slots
+//! lie there, and so how many chunks are wholly free. When these are a good part of what is free, all of it is sorted
+//! by chunk. Of chunks that are wholly free some are kept; the pages of the others are the system's until the chunk is
+//! needed again. Their addresses stay slots, of all-zero words, which nobody uses, so that whoever has a stale id may
+//! go on looking. A chunk that comes back begins with a generation that is later than all that its slots have had, so
+//! that no stale id names one of its coroutines.
 
 use super::pool::{BATCH, put, take};
 use super::{CHUNK_SLOTS, CHUNKS, Global, SLOTS, chunk_of, chunks::ChunkSet, for_each_slot_of, usable};
@@ -88,7 +88,7 @@ pub(crate) fn is_released(chunk: u32) -> bool {
     RELEASED.contains(chunk)
 }
 
-/// In a forked child: a thread that is gone may have been sorting. What it held is lost.
+/// In a forked child: a thread that is gone may have been sorting. Its slots are lost.
 #[cfg(feature = "scheduler")]
 pub(crate) fn start_anew() {
     SORTING.store(0, Ordering::Relaxed);
@@ -136,7 +136,7 @@ fn for_each_free(first: u32, mut each: impl FnMut(u32, &'static Slot)) {
 
 /// Takes the batches that are there, and links their slots by chunk.
 fn sort(chunks: &mut [(u32, u32)]) {
-    // What others give meanwhile is for the next time.
+    // Batches that others give meanwhile are for the next time.
     let mut left = FREE.load(Ordering::Relaxed);
     while left != 0 {
         let Some(first) = take() else { return };

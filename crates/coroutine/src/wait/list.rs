@@ -28,7 +28,7 @@ pub(crate) struct Waiter {
 /// A future's place in a list. `T` is what it waits for, beyond its turn.
 ///
 /// # Safety
-/// What all functions with a node ask for:
+/// All functions with a node have this contract:
 /// - It is used with one list, or with the one to which [`Waiters::append`] has moved that one's waiters, and only by
 ///   whoever has the lock around it.
 /// - If it was pushed, it is removed before its memory goes, unless it was taken out before.
@@ -94,7 +94,7 @@ impl<T> Node<T> {
     }
 }
 
-/// What node `node` holds.
+/// The content of node `node`.
 ///
 /// # Safety
 /// The node is there, and the caller has the lock around its list. No other reference to its links is in use.
