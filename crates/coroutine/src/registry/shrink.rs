@@ -84,6 +84,8 @@ pub(super) fn is_due() -> bool {
     os::CAN_DISCARD && FREE_CHUNKS.load(Ordering::Relaxed) >= KEPT_CHUNKS + LEAST_CHUNKS.max(part)
 }
 
+/// Whether nothing is in the chunk's slots.
+#[cfg(feature = "scheduler")]
 pub(crate) fn is_released(chunk: u32) -> bool {
     RELEASED.contains(chunk)
 }
