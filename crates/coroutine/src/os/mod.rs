@@ -10,9 +10,9 @@ mod portable;
 
 pub(crate) use descriptor::{AsFd, BorrowedFd, RawFd, borrow, borrow_raw, raw, set_nonblocking};
 #[cfg(all(any(target_os = "linux", target_os = "android"), not(heddle_portable)))]
-pub(crate) use linux::{CAN_DISCARD, discard, has_heavy_barrier, heavy_barrier, sleep_on, wake_word};
+pub(crate) use linux::{can_discard, discard, has_heavy_barrier, heavy_barrier, sleep_on, wake_word};
 #[cfg(not(all(any(target_os = "linux", target_os = "android"), not(heddle_portable))))]
-pub(crate) use portable::{CAN_DISCARD, discard, has_heavy_barrier, heavy_barrier, sleep_on, wake_word};
+pub(crate) use portable::{can_discard, discard, has_heavy_barrier, heavy_barrier, sleep_on, wake_word};
 
 /// Whether the poller forgets a descriptor by itself when it is closed, so that one that nobody waits for can stay.
 pub(crate) const CLOSING_FORGETS: bool =

@@ -36,6 +36,12 @@ pub(crate) const CHUNK_SHIFT: u32 = 9;
 /// Chunks begin with a page, so that their pages hold nothing else.
 const CHUNK_ALIGN: usize = if cfg!(feature = "std") { 4096 } else { align_of::<Slot>() };
 
+const CHUNK_LAYOUT: Layout =
+    match Layout::from_size_align(CHUNK_SLOTS as usize * size_of::<Slot>(), CHUNK_ALIGN) {
+        Ok(layout) => layout,
+        Err(_) => unreachable!(),
+    };
+
 /// A size of the table. Under the interpreter it is small, because that looks at every element of an array at each
 /// access; without an operating system a part that is never used takes memory all the same.
 const fn sized(interpreted: usize, hosted: usize, bare: usize) -> usize {
@@ -203,7 +209,7 @@ fn grow() -> Option<(u32, u32)> {
     if let Some(chunk) = shrink::take_back() {
         return Some(usable(chunk));
     }
-    let layout = Layout::array::<Slot>(CHUNK_SLOTS as usize).ok()?.align_to(CHUNK_ALIGN).ok()?;
+    let layout = CHUNK_LAYOUT;
     // SAFETY: the layout is not zero-sized.
     let chunk: *mut Slot = unsafe { alloc_zeroed(layout) }.cast();
     if chunk.is_null() {

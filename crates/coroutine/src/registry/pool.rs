@@ -17,7 +17,7 @@ static BATCHES: Batches = Batches::new();
 /// Gives `core` a batch of free slots. `false` if there are none. Owner only.
 #[cold]
 pub(crate) fn refill(core: &CoreEntry) -> bool {
-    let Some(mut index) = take().or_else(fresh) else { return false };
+    let Some(mut index) = take().or_else(fresh).or_else(late) else { return false };
     while let Some(slot) = if index == 0 { None } else { Global.slot(index) } {
         let next = slot.free_next();
         core.note_slot(index);
@@ -41,7 +41,7 @@ pub(crate) fn single(core: &CoreEntry) -> Option<u32> {
             first
         }
         None => {
-            let first = fresh()?;
+            let first = fresh().or_else(late)?;
             let rest = Global.slot(first)?.free_next();
             if rest != 0 {
                 put(rest);
@@ -113,6 +113,19 @@ pub(super) fn put(first: u32) {
     #[cfg(feature = "std")]
     shrink::count_batch(first, true);
     BATCHES.put(&Global, first);
+}
+
+/// A batch when there seems to be none any more: they may all be in the hands of a thread that sorts them, or have been
+/// a moment ago.
+#[cold]
+fn late() -> Option<u32> {
+    #[cfg(feature = "std")]
+    while shrink::wait_for_sort() {
+        if let Some(first) = take().or_else(fresh) {
+            return Some(first);
+        }
+    }
+    take().or_else(fresh)
 }
 
 /// A batch from fresh memory.

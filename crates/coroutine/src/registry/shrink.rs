@@ -6,9 +6,12 @@
 //! needed again. Their addresses stay slots, of all-zero words, which nobody uses, so that whoever has a stale id may
 //! go on looking. A chunk that comes back begins with a generation that is later than all that its slots have had, so
 //! that no stale id names one of its coroutines.
+#![allow(unsafe_code)] // Gives pages back.
 
 use super::pool::{BATCH, put, take};
-use super::{CHUNK_SLOTS, CHUNKS, Global, SLOTS, chunk_of, chunks::ChunkSet, for_each_slot_of, usable};
+use super::{
+    CHUNK_LAYOUT, CHUNK_SLOTS, CHUNKS, Global, SLOTS, chunk_of, chunks::ChunkSet, for_each_slot_of, usable,
+};
 use crate::os;
 use crate::sched::{Slot, Table};
 use crate::sync::{AtomicU16, AtomicU32, Ordering};
@@ -70,7 +73,9 @@ pub(super) fn count(chunk: u32, slots: u16, given: bool) {
 #[inline]
 pub(super) fn is_mostly_free() -> bool {
     let free = FREE.load(Ordering::Relaxed) / CHUNK_SLOTS;
-    free >= KEPT_CHUNKS + LEAST_CHUNKS && free >= IN_USE.load(Ordering::Relaxed) / 8 * 7
+    free >= KEPT_CHUNKS + LEAST_CHUNKS
+        && free >= IN_USE.load(Ordering::Relaxed) / 8 * 7
+        && os::can_discard(CHUNK_LAYOUT)
 }
 
 /// Memory was taken for a chunk.
@@ -81,7 +86,8 @@ pub(super) fn count_grown() {
 /// Whether [`shrink`] would give back what is worth its time.
 pub(super) fn is_due() -> bool {
     let part = FREE.load(Ordering::Relaxed) / CHUNK_SLOTS / LEAST_PART;
-    os::CAN_DISCARD && FREE_CHUNKS.load(Ordering::Relaxed) >= KEPT_CHUNKS + LEAST_CHUNKS.max(part)
+    FREE_CHUNKS.load(Ordering::Relaxed) >= KEPT_CHUNKS + LEAST_CHUNKS.max(part)
+        && os::can_discard(CHUNK_LAYOUT)
 }
 
 /// Whether nothing is in the chunk's slots.
@@ -94,6 +100,17 @@ pub(crate) fn is_released(chunk: u32) -> bool {
 #[cfg(feature = "scheduler")]
 pub(crate) fn start_anew() {
     SORTING.store(0, Ordering::Relaxed);
+}
+
+/// Waits for a thread that sorts, if there is one: it has all free slots in hand. Whether there was one.
+#[cold]
+pub(super) fn wait_for_sort() -> bool {
+    let is_sorting = || SORTING.load(Ordering::Acquire) != 0;
+    let was_sorting = is_sorting();
+    while is_sorting() {
+        std::thread::yield_now();
+    }
+    was_sorting
 }
 
 /// Sorts the free slots that no core has, and gives the pages of wholly free chunks back.
@@ -172,7 +189,9 @@ fn release(chunks: &mut [(u32, u32)]) {
         if let (Some(generation), Some(place)) = (GENERATIONS.get(chunk as usize), SLOTS.get(chunk as usize))
         {
             generation.store(latest, Ordering::Relaxed);
-            os::discard(place.load(Ordering::Relaxed).cast(), CHUNK_SLOTS as usize * size_of::<Slot>());
+            // SAFETY: a chunk, all of whose slots are free and known to nobody else; stale ids find none of theirs in
+            // it, whether it has zeros or what it had.
+            unsafe { os::discard(place.load(Ordering::Relaxed).cast(), CHUNK_LAYOUT) };
             IN_USE.fetch_sub(1, Ordering::Relaxed);
             RELEASED.insert(chunk);
         }

@@ -1,7 +1,7 @@
 //! A bounded channel of many senders and receivers, in which the most urgent go first.
 #![allow(unsafe_code)] // Waiters are linked by address.
 
-use super::list::{Node, Waiters};
+use super::list::{Node, Polled, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use alloc::collections::VecDeque;
@@ -85,7 +85,8 @@ impl<T> ChannelWait<'_, T> {
         let mut waker = Some(waker.clone());
         let node = self.as_mut().node();
         // SAFETY: the node is used with this list only, and the wait's drop removes it.
-        let waits = shared.with(|state| unsafe { list(state).refresh(node, &mut waker) });
+        let polled = shared.with(|state| unsafe { list(state).refresh(node, &mut waker) });
+        let waits = polled == Polled::Waits;
         self.set_waits(waits);
         !waits
     }

@@ -6,6 +6,9 @@
 //! polled. A coroutine whose level changes is polled soon, and then filed anew; one that has become less urgent is also
 //! filed anew when its turn comes.
 //!
+//! In a forked child ([`follow_forks`](crate::follow_forks)) waiters of other threads are gone with their stacks. So a
+//! list begins anew there, without a look at those that it had, and a waiter that goes on comes to it anew.
+//!
 //! Wakers are anybody's code when they are cloned or dropped, so they come in and go out through the caller's hands,
 //! who clones before and drops after the lock around the list.
 #![allow(unsafe_code)] // Futures are linked by address: they are pinned, and leave the list when they are dropped.
@@ -39,6 +42,8 @@ pub(crate) struct Node<T> {
 
 struct Links<T> {
     is_filed: bool,
+    /// In which process it was filed.
+    forks: u32,
     level: u8,
     waker: Option<Waker>,
     wants: T,
@@ -55,6 +60,28 @@ struct Links<T> {
 pub(crate) struct Waiters<T> {
     /// The first of the most urgent level.
     first: *const Node<T>,
+    /// In which process that is so. In a child of it the list is empty.
+    forks: u32,
+}
+
+/// How a waiter that was polled stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Polled {
+    /// It waits on.
+    Waits,
+    /// It was taken out of the list before, to go on.
+    Out,
+    /// It waited before a fork: it has got nothing, and is in no list.
+    Forgotten,
+}
+
+#[cfg(all(feature = "std", feature = "scheduler"))]
+use crate::fork::forks;
+
+/// Nobody follows forks.
+#[cfg(not(all(feature = "std", feature = "scheduler")))]
+const fn forks() -> u32 {
+    0
 }
 
 // SAFETY: a node's future and a list share it under the list's lock; what it holds may go to other threads.
@@ -82,6 +109,7 @@ impl<T> Node<T> {
     pub const fn new(wants: T) -> Node<T> {
         let links = Links {
             is_filed: false,
+            forks: 0,
             level: 0,
             waker: None,
             wants,
@@ -106,29 +134,38 @@ unsafe fn links<'n, T>(node: *const Node<T>) -> &'n mut Links<T> {
 
 impl<T: Copy> Waiters<T> {
     pub const fn new() -> Waiters<T> {
-        Waiters { first: ptr::null() }
+        Waiters { first: ptr::null(), forks: 0 }
+    }
+
+    /// In a forked child, forgets the waiters that were there before.
+    fn follow(&mut self) {
+        if self.forks != forks() {
+            (self.first, self.forks) = (ptr::null(), forks());
+        }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.first.is_null()
+        self.first.is_null() || self.forks != forks()
     }
 
     /// The level of the most urgent waiter, as it is filed.
     pub fn best_level(&self) -> Option<u8> {
         // SAFETY: a node of the list, under its lock.
-        (!self.first.is_null()).then(|| unsafe { links(self.first) }.level)
+        (!self.is_empty()).then(|| unsafe { links(self.first) }.level)
     }
 
-    /// Adds a waiter, whose waker is taken out of `waker`.
+    /// Adds a waiter, whose waker is taken out of `waker`; one that it had before a fork is left there.
     ///
     /// # Safety
     /// See [`Node`]; it is in no list.
     pub unsafe fn push(&mut self, node: Pin<&Node<T>>, waker: &mut Option<Waker>, wants: T) {
         let node = ptr::from_ref(node.get_ref());
+        self.follow();
         // SAFETY: by contract, and `link` ends with it filed.
         unsafe {
             let own = links(node);
-            own.waker = waker.take();
+            own.forks = self.forks;
+            mem::swap(&mut own.waker, waker);
             own.wants = wants;
             own.level = own.waker.as_ref().map_or(63, level_of);
             own.is_filed = true;
@@ -141,18 +178,23 @@ impl<T: Copy> Waiters<T> {
     ///
     /// # Safety
     /// See [`Node`].
-    pub unsafe fn refresh(&mut self, node: Pin<&Node<T>>, waker: &mut Option<Waker>) -> bool {
+    pub unsafe fn refresh(&mut self, node: Pin<&Node<T>>, waker: &mut Option<Waker>) -> Polled {
         let node = ptr::from_ref(node.get_ref());
+        self.follow();
         // SAFETY: by contract.
         unsafe {
             let own = links(node);
-            if own.is_filed {
-                mem::swap(&mut own.waker, waker);
-                self.file(node);
-                return true;
+            if !own.is_filed {
+                return Polled::Out;
             }
+            if own.forks != self.forks {
+                own.is_filed = false;
+                return Polled::Forgotten;
+            }
+            mem::swap(&mut own.waker, waker);
+            self.file(node);
         }
-        false
+        Polled::Waits
     }
 
     /// Takes the waiter out, if it is there.
@@ -161,25 +203,38 @@ impl<T: Copy> Waiters<T> {
     /// See [`Node`].
     pub unsafe fn remove(&mut self, node: Pin<&Node<T>>) -> Option<Waiter> {
         let node = ptr::from_ref(node.get_ref());
-        // SAFETY: by contract.
-        unsafe { if links(node).is_filed { self.take(node) } else { None } }
-    }
-
-    /// The request of the most urgent waiter.
-    pub fn best(&mut self) -> Option<T> {
-        // SAFETY: a node of the list, under its lock.
-        self.most_urgent().map(|node| unsafe { links(node) }.wants)
+        self.follow();
+        // SAFETY: by contract; one of before a fork is in no list.
+        unsafe {
+            let own = links(node);
+            match own.is_filed {
+                true if own.forks == self.forks => self.take(node),
+                true => {
+                    own.is_filed = false;
+                    own.waker.take().map(|waker| Waiter { waker })
+                }
+                false => None,
+            }
+        }
     }
 
     /// Takes the most urgent waiter out.
     pub fn pop_best(&mut self) -> Option<Waiter> {
+        self.pop_best_if(|_| true)
+    }
+
+    /// Takes the most urgent waiter out if its request is one for `may`. Which one that is may change at any time, so it
+    /// is looked for once.
+    pub fn pop_best_if(&mut self, may: impl FnOnce(T) -> bool) -> Option<Waiter> {
         let node = self.most_urgent()?;
         // SAFETY: a node of the list, under its lock.
-        unsafe { self.take(node) }
+        unsafe { if may(links(node).wants) { self.take(node) } else { None } }
     }
 
     /// Moves all waiters of `other` here, behind those of their levels.
     pub fn append(&mut self, other: &mut Waiters<T>) {
+        self.follow();
+        other.follow();
         let mut ring = mem::replace(&mut other.first, ptr::null());
         if self.is_empty() {
             self.first = ring;
@@ -200,6 +255,7 @@ impl<T: Copy> Waiters<T> {
     /// The most urgent waiter. One that is less urgent than when it was filed goes where it belongs first; it does so
     /// once for each time that its level changed.
     fn most_urgent(&mut self) -> Option<*const Node<T>> {
+        self.follow();
         while !self.first.is_null() {
             let node = self.first;
             // SAFETY: a node of the list, under its lock.
@@ -326,7 +382,7 @@ impl<T: Copy> Waiters<T> {
 
 #[cfg(all(test, feature = "std"))]
 mod tests {
-    use super::{Node, Waiter, Waiters};
+    use super::{Node, Polled, Waiter, Waiters};
     use crate::{Builder, Id, LocalExecutor, set_priority, waker};
     use std::boxed::Box;
     use std::collections::BTreeSet;
@@ -379,6 +435,34 @@ mod tests {
     }
 
     #[test]
+    fn the_waiter_that_is_taken_is_the_one_that_was_judged() {
+        let executor = LocalExecutor::new();
+        let ids = [10, 20].map(|level| {
+            let handle = executor.try_spawn(Builder::new().priority(level), pending::<()>()).unwrap();
+            let id = handle.id();
+            handle.detach();
+            id
+        });
+        executor.run_until_idle();
+        let nodes = [1, 2].map(|wants| Box::pin(Node::new(wants)));
+        let mut list = Waiters::new();
+        for ((id, node), wants) in ids.into_iter().zip(&nodes).zip([1, 2]) {
+            // SAFETY: in no list; nodes live longer than it.
+            unsafe { list.push(node.as_ref(), &mut Some(waker(id)), wants) };
+        }
+        let taken = list.pop_best_if(|wants| {
+            assert_eq!(wants, 1);
+            // Its level changes meanwhile.
+            set_priority(ids[0], 30);
+            executor.run_until_idle();
+            true
+        });
+        assert_eq!(taken.as_ref().and_then(Waiter::id), Some(ids[0]));
+        assert!(list.pop_best_if(|wants| wants != 2).is_none());
+        assert_eq!(list.pop_best().as_ref().and_then(Waiter::id), Some(ids[1]));
+    }
+
+    #[test]
     fn a_list_serves_as_a_search_by_level_and_arrival_would() {
         let executor = LocalExecutor::new();
         let number = if cfg!(miri) { 12 } else { 40 };
@@ -416,7 +500,7 @@ mod tests {
                 0..3 if there.is_none() => {
                     // SAFETY: in this list or in none.
                     let is_there = unsafe { list.refresh(games.nodes[at].as_ref(), &mut waker) };
-                    assert_eq!(is_there, here.is_some());
+                    assert_eq!(is_there == Polled::Waits, here.is_some());
                     if let Some(place) = here.filter(|place| place.0 != games.level(at)) {
                         model.remove(&place);
                         let anew = games.filed(at);
@@ -432,10 +516,13 @@ mod tests {
                     other_model.retain(|place| place.2 != at);
                 }
                 4 => {
-                    let best = list.best();
                     let expected = games.pop(&mut model);
-                    assert_eq!(best.map(|at| games.ids[at]), expected);
-                    assert_eq!(list.pop_best().as_ref().and_then(Waiter::id), expected);
+                    let mut wanted = None;
+                    let best = list.pop_best_if(|at| {
+                        wanted = Some(games.ids[at]);
+                        true
+                    });
+                    assert_eq!((best.as_ref().and_then(Waiter::id), wanted), (expected, expected));
                 }
                 5 if games.random(4) == 0 => {
                     for place in core::mem::take(&mut other_model) {

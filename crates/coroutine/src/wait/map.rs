@@ -1,7 +1,7 @@
 //! Waiting by key, where waiter and waker know nothing of each other but a number (papers 1 and 2).
 #![allow(unsafe_code)] // Waiters are linked by address.
 
-use super::list::{Node, Waiters};
+use super::list::{Node, Polled, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use alloc::collections::BTreeMap;
@@ -47,9 +47,13 @@ impl SharedList {
 }
 
 impl<K: Ord> Map<K> {
-    fn entry(&mut self, key: K) -> &mut Entry {
+    /// The entry of `key`, which is taken out if it is new there. Otherwise the caller drops it, without the lock.
+    fn entry(&mut self, key: &mut Option<K>) -> Option<&mut Entry> {
+        if self.entries.contains_key(key.as_ref()?) {
+            return self.entries.get_mut(key.as_ref()?);
+        }
         let new = || Entry { woken: false, waiters: Arc::new(SharedList(UnsafeCell::new(Waiters::new()))) };
-        self.entries.entry(key).or_insert_with(new)
+        Some(self.entries.entry(key.take()?).or_insert_with(new))
     }
 
     /// Takes the entry of `key` out if it says nothing; the caller drops it, and with it a key of the user's.
@@ -75,8 +79,9 @@ impl<K: Ord + Clone> WakerMap<K> {
 
     /// Wakes the most urgent waiter for `key`; if there is none, the next wait for it ends at once.
     pub fn wake(&self, key: K) {
+        let mut key = Some(key);
         let waiter = self.0.with(|map| {
-            let entry = map.entry(key);
+            let entry = map.entry(&mut key)?;
             // SAFETY: under the lock.
             let waiter = unsafe { entry.waiters.get() }.pop_best();
             entry.woken |= waiter.is_none();
@@ -117,15 +122,14 @@ impl<K: Ord + Clone> Future for Wait<'_, K> {
         let (now, forgotten) = map.0.with(|map| {
             if let Some(list) = &*list {
                 // SAFETY: under the lock; it is the node's only list, and the future's drop removes it.
-                let still = unsafe { list.get().refresh(node, &mut waker) };
-                // Out of the list: a wake took it out.
-                return (
-                    still.then(|| list.clone()),
-                    if still { None } else { map.forget_if_unused(key, false) },
-                );
+                match unsafe { list.get().refresh(node, &mut waker) } {
+                    Polled::Waits => return (Some(list.clone()), None),
+                    // A wake took it out.
+                    Polled::Out => return (None, map.forget_if_unused(key, false)),
+                    Polled::Forgotten => {}
+                }
             }
-            let Some(own) = own.take() else { return (None, None) };
-            let entry = map.entry(own);
+            let Some(entry) = map.entry(&mut own) else { return (None, None) };
             if core::mem::take(&mut entry.woken) {
                 return (None, map.forget_if_unused(key, false));
             }

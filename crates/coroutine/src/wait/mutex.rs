@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // The guard is the proof of exclusive access to the value; waiters are linked by address.
 
 use super::inherit;
-use super::list::{Node, Waiter, Waiters};
+use super::list::{Node, Polled, Waiter, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use crate::sched::Id;
@@ -137,12 +137,18 @@ impl<'a, T: ?Sized> Future for LockFuture<'a, T> {
         mutex.state.with(|state| {
             if *waits {
                 // SAFETY: the node is used with this list only, and the future's drop removes it.
-                *waits = unsafe { state.waiters.refresh(node, &mut waker) };
-                if !*waits {
-                    // An unlock took it out of the list, and with that gave it the lock.
-                    state.holder = id;
+                match unsafe { state.waiters.refresh(node, &mut waker) } {
+                    Polled::Waits => return state.settle(),
+                    Polled::Out => {
+                        // An unlock took it out of the list, and with that gave it the lock.
+                        *waits = false;
+                        state.holder = id;
+                        return state.settle();
+                    }
+                    Polled::Forgotten => *waits = false,
                 }
-            } else if !state.take(id) {
+            }
+            if !state.take(id) {
                 // SAFETY: as above; it does not wait.
                 unsafe { state.waiters.push(node, &mut waker, ()) };
                 *waits = true;

@@ -1,7 +1,7 @@
 //! Telling waiters that something has happened.
 #![allow(unsafe_code)] // Waiters are linked by address.
 
-use super::list::{Node, Waiters};
+use super::list::{Node, Polled, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use core::fmt;
@@ -97,7 +97,11 @@ impl Future for Notified<'_> {
             }
             if old != 0 {
                 // SAFETY: as above.
-                return if unsafe { state.waiters.refresh(node, &mut waker) } { old } else { 0 };
+                match unsafe { state.waiters.refresh(node, &mut waker) } {
+                    Polled::Waits => return old,
+                    Polled::Out => return 0,
+                    Polled::Forgotten => {}
+                }
             }
             if *is_over || core::mem::take(&mut state.kept) {
                 return 0;

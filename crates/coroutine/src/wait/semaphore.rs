@@ -1,7 +1,7 @@
 //! A counting semaphore that serves the most urgent first.
 #![allow(unsafe_code)] // Waiters are linked by address.
 
-use super::list::{Node, Waiters};
+use super::list::{Node, Polled, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use core::fmt;
@@ -54,9 +54,13 @@ impl Semaphore {
     /// Gives permits to waiters as far as they go.
     fn serve(&self) {
         while let Some(next) = self.0.with(|state| {
-            let wants = state.waiters.best()?;
-            state.permits = state.permits.checked_sub(wants)?;
-            state.waiters.pop_best()
+            let mut left = None;
+            let next = state.waiters.pop_best_if(|wants| {
+                left = state.permits.checked_sub(wants);
+                left.is_some()
+            })?;
+            state.permits = left.unwrap_or(0);
+            Some(next)
         }) {
             foreign::wake(next.waker);
         }
@@ -89,7 +93,11 @@ impl<'a> Future for Acquire<'a> {
         *waits = semaphore.0.with(|state| {
             if *waits {
                 // SAFETY: the node is used with this list only, and the future's drop removes it.
-                return unsafe { state.waiters.refresh(node, &mut waker) };
+                match unsafe { state.waiters.refresh(node, &mut waker) } {
+                    Polled::Waits => return true,
+                    Polled::Out => return false,
+                    Polled::Forgotten => {}
+                }
             }
             // SAFETY: as above; it does not wait.
             unsafe { state.waiters.push(node, &mut waker, permits) };
