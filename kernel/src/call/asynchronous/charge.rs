@@ -1,4 +1,4 @@
-//! Who pays for the work of calls that go on by themselves: the thread that made them.
+//! The work of calls that go on by themselves is paid for by the thread that made them.
 
 use alloc::sync::Arc;
 use core::future::Future;
