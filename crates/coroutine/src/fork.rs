@@ -10,23 +10,13 @@ use crate::core_entry::CoreEntry;
 use crate::host::host;
 use crate::registry::{self, Global, for_each_core, for_each_slot, for_each_slot_of_cores};
 use crate::sched::{Id, Slot};
-use crate::sync::{AtomicU32, Ordering};
-use crate::{blocking, pool, reactor, threads, wait::inherit, waker};
+use crate::{blocking, forks, pool, reactor, threads, wait::inherit, waker};
 use core::any::Any;
 use core::cell::Cell;
 use core::ptr;
 use std::boxed::Box;
 use std::sync::OnceLock;
 use std::vec::Vec;
-
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// How many forks lie between the process and its first ancestor that called [`follow_forks`]: another number than
-/// before says that the caller is in a child.
-#[inline]
-pub fn forks() -> u32 {
-    FORKS.load(Ordering::Relaxed)
-}
 
 type Held = [Box<dyn Any>; 3];
 
@@ -36,7 +26,7 @@ std::thread_local! {
 }
 
 /// Has executors go on in forked children, where the thread that forks is their only one: the coroutines of its core go
-/// on and are woken once, the others are gone with their threads. [`forks`] counts from here on. Before the first fork;
+/// on and are woken once, the others are gone with their threads. [`forks`](crate::forks) counts from here on. Before the first fork;
 /// it cannot be undone, and makes every fork of the process do what that takes, one to `exec` too. Does nothing where
 /// there are no forks.
 ///
@@ -82,7 +72,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
+    forks::count();
     release_gate(true);
     let here = threads::here();
     for_each_core(|entry| {

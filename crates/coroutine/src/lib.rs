@@ -114,6 +114,9 @@ mod foreign;
 #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
 #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix forks"))]
 mod fork;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+#[cfg_attr(not(feature = "std"), allow(dead_code, reason = "only processes fork"))]
+mod forks;
 #[cfg(all(feature = "alloc", feature = "scheduler"))]
 pub mod global;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
@@ -169,7 +172,9 @@ pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError, StartError};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use core_entry::AsideTurn;
 #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
-pub use fork::{follow_forks, forks};
+pub use fork::follow_forks;
+#[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
+pub use forks::forks;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use handle::{AbortOnDrop, JoinHandle, LocalJoinHandle};
 #[cfg(all(feature = "std", not(heddle_loom)))]

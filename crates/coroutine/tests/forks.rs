@@ -72,7 +72,7 @@ fn waiters_of_threads_that_are_gone_are_forgotten() {
         }
         // SAFETY: a child that hangs ends by it.
         unsafe { libc::alarm(20) };
-        // What is released now has no waiter yet, or has those that have come anew.
+        // Releases that meet no waiter yet, or those that have come anew.
         drop((held, permit, written));
         notify.notify_one();
         map.wake(7);

@@ -8,7 +8,7 @@ mod reserve;
 use crate::builder::{Builder, SpawnError, StartError};
 use crate::core_entry::{CoreEntry, Hooks};
 #[cfg(feature = "scheduler")]
-use crate::fork::forks;
+use crate::forks::forks;
 use crate::handle::JoinHandle;
 use crate::host::{Host, host};
 #[cfg(feature = "scheduler")]

@@ -13,6 +13,7 @@
 //! who clones before and drops after the lock around the list.
 #![allow(unsafe_code)] // Futures are linked by address: they are pinned, and leave the list when they are dropped.
 
+use crate::forks::forks;
 use crate::registry::Global;
 use crate::sched::{Id, Table};
 use crate::waker::id_of;
@@ -73,15 +74,6 @@ pub(crate) enum Polled {
     Out,
     /// It waited before a fork: it has got nothing, and is in no list.
     Forgotten,
-}
-
-#[cfg(all(feature = "std", feature = "scheduler"))]
-use crate::fork::forks;
-
-/// Nobody follows forks.
-#[cfg(not(all(feature = "std", feature = "scheduler")))]
-const fn forks() -> u32 {
-    0
 }
 
 // SAFETY: a node's future and a list share it under the list's lock; what it holds may go to other threads.
@@ -223,8 +215,8 @@ impl<T: Copy> Waiters<T> {
         self.pop_best_if(|_| true)
     }
 
-    /// Takes the most urgent waiter out if its request is one for `may`. Which one that is may change at any time, so it
-    /// is looked for once.
+    /// Takes the most urgent waiter out if its request is one for `may`. Which one that is may change at any time, so
+    /// it is looked for once.
     pub fn pop_best_if(&mut self, may: impl FnOnce(T) -> bool) -> Option<Waiter> {
         let node = self.most_urgent()?;
         // SAFETY: a node of the list, under its lock.
