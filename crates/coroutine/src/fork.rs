@@ -25,10 +25,10 @@ std::thread_local! {
     static HELD: Cell<Option<Held>> = const { Cell::new(None) };
 }
 
-/// Has executors go on in forked children, where the thread that forks is their only one: the coroutines of its core go
-/// on and are woken once, the others are gone with their threads. [`forks`](crate::forks) counts from here on. Before the first fork;
-/// it cannot be undone, and makes every fork of the process do what that takes, one to `exec` too. Does nothing where
-/// there are no forks.
+/// Has executors go on in forked children, where the thread that forks is their only one: the coroutines of its core
+/// go on and are woken once, the others are gone with their threads. [`forks`](crate::forks) counts from here on.
+/// Before the first fork; it cannot be undone, and makes every fork of the process do what that takes, one to `exec`
+/// too. Does nothing where there are no forks.
 ///
 /// Without it a child must not use executors, timers and descriptors of its parent, as is usual with threads.
 pub fn follow_forks() {
