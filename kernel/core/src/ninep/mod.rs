@@ -59,6 +59,8 @@ pub mod set {
 
 /// Everything that `stat` tells.
 pub const GETATTR_BASIC: u64 = 0x7ff;
+/// The generation of the file's number, which some file systems have.
+pub const GETATTR_GENERATION: u64 = 0x1000;
 
 /// The defect of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,6 +277,8 @@ pub struct Attributes {
     pub accessed: (u64, u64),
     pub modified: (u64, u64),
     pub changed: (u64, u64),
+    /// Tells files apart that have the number one after the other, if the server knows it.
+    pub generation: Option<u64>,
 }
 
 impl Attributes {
@@ -283,7 +287,7 @@ impl Attributes {
     /// # Errors
     /// The message ends before.
     pub fn read(reader: &mut Reader<'_>) -> Read<Self> {
-        reader.u64()?;
+        let valid = reader.u64()?;
         let number = reader.qid()?;
         let (mode, uid, gid) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let (links, device, size) = (reader.u64()?, reader.u64()?, reader.u64()?);
@@ -291,7 +295,27 @@ impl Attributes {
         let blocks = reader.u64()?;
         let mut time = || Ok((reader.u64()?, reader.u64()?));
         let (accessed, modified, changed) = (time()?, time()?, time()?);
-        Ok(Self { number, mode, uid, gid, links, device, size, blocks, accessed, modified, changed })
+        let generation = if valid & GETATTR_GENERATION == 0 {
+            None
+        } else {
+            // After the time of birth.
+            time()?;
+            Some(reader.u64()?)
+        };
+        Ok(Self { number, mode, uid, gid, links, device, size, blocks, accessed, modified, changed, generation })
+    }
+
+    /// Whether the file has one name at most, as far as the count tells: a directory counts its own entries.
+    #[must_use]
+    pub const fn has_one_name(&self) -> bool {
+        self.links <= 1 || self.mode & 0o170_000 == 0o040_000
+    }
+
+    /// Whether both are of one file, where the generations tell that.
+    #[must_use]
+    pub fn is_same_file(&self, other: &Self) -> Option<bool> {
+        let is_same = self.generation? == other.generation?;
+        Some(is_same && self.number == other.number)
     }
 }
 

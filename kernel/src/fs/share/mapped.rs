@@ -77,6 +77,7 @@ impl Drop for Mapped {
             ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
             // Nobody would store them later, and what is read must be what the host has.
             pages.forget_written(self.node.server(), moment);
+            self.node.state.note_loss(error);
         }
     }
 }

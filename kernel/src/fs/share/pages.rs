@@ -28,6 +28,8 @@ pub const PAGE: u64 = 4096;
 const PAGE_BYTES: usize = PAGE as usize;
 /// Pages that are read at once.
 const AHEAD: usize = CHUNK / PAGE_BYTES;
+/// Looks for a page that others change meanwhile, before they have to wait.
+const TURNS_MAX: usize = 8;
 /// Pages that one step drops.
 const STEP: usize = 32;
 /// Longest file in pages of which is found out whether all of it is kept.
@@ -159,7 +161,8 @@ impl SharedPages {
     }
 
     /// A page to be mapped, of a file of this length. The length is asked for after the look at what has changed the
-    /// file, so that no page is kept that a truncation has cut off meanwhile.
+    /// file, so that no page is kept that a truncation has cut off meanwhile. Who is overtaken by changes again and
+    /// again has the writers wait.
     pub fn page(
         &self,
         handle: &Handle,
@@ -170,7 +173,11 @@ impl SharedPages {
         self.is_used.store(true, Ordering::Relaxed);
         let server = &handle.node().fid.server;
         let mut ahead = if server.has_room() { AHEAD } else { 1 };
-        loop {
+        let mut contents = None;
+        for turn in 0_usize.. {
+            if turn == TURNS_MAX {
+                contents = Some(handle.node().state.lock_contents()?);
+            }
             let (changes, generation) = {
                 let cache = self.cache.lock();
                 (cache.changes, cache.generation)
@@ -202,6 +209,8 @@ impl SharedPages {
                 server.count_frames(isize::from(old.is_none()));
             }
         }
+        drop(contents);
+        Err(Errno::EIO)
     }
 
     /// The page, if it is kept and right.
@@ -533,6 +542,9 @@ impl SharedPageCache {
     fn stored(&mut self, index: u64, clean: u64) {
         if self.pages.written.get(&index).is_some_and(|&written| written <= clean) {
             self.pages.written.remove(&index);
+            // Whoever reads from the host meanwhile may get what it had before, and must not keep that once the page
+            // here is gone.
+            self.changes += 1;
             if let Some(slot) = self.pages.slots.get_mut(&index) {
                 slot.generation = self.generation;
             }

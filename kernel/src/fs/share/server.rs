@@ -209,17 +209,32 @@ impl Server {
             self.sockets.lock().remove(&number);
         }
         if let Some(state) = known.filter(|_| is_other) {
-            // Nobody would find its names any more to drop them.
+            state.part();
             self.drop_names_later(state);
         }
     }
 
-    /// The file of this number is another than that of this state, which somebody still has open.
+    /// The file of this number is another than that of this state, which nodes still have.
     pub(super) fn part(&self, state: &Arc<FileState>, number: u64) {
-        let mut all = self.states.lock();
-        if all.get(&number).is_some_and(|known| core::ptr::eq(known.as_ptr(), Arc::as_ptr(state))) {
+        {
+            let mut all = self.states.lock();
+            if all.get(&number).is_none_or(|known| !core::ptr::eq(known.as_ptr(), Arc::as_ptr(state))) {
+                return;
+            }
             all.remove(&number);
         }
+        state.expire(self);
+        if state.part() {
+            // Announcements find the files below by other names from now on, if by any.
+            self.has_lost_name();
+            self.drop_names_later(state.clone());
+        }
+    }
+
+    /// Whether this is the state of the file that has the number now, as far as is known.
+    pub(super) fn is_state_of(&self, state: &Arc<FileState>, number: u64) -> bool {
+        let all = self.states.lock();
+        all.get(&number).is_some_and(|known| core::ptr::eq(known.as_ptr(), Arc::as_ptr(state)))
     }
 
     pub(super) fn fid(self: &Arc<Self>) -> Result<Fid, Errno> {

@@ -244,9 +244,14 @@ pub fn fsync(call: &mut Call<'_>) -> SyscallResult {
 /// Stores what programs have written to mappings of a file; everything else is where it will ever be.
 fn store(open: &Arc<OpenFile>) -> SyscallResult {
     let written = |source: &Arc<dyn MapSource>| source.written(&(0..u64::MAX)).is_some();
-    let Some(source) = open.file.clone().mapped_source().filter(written) else { return Ok(0.into()) };
+    let Some(source) = open.file.clone().mapped_source().filter(written) else {
+        open.file.loss()?;
+        return Ok(0.into());
+    };
+    let open = open.clone();
     pending(async move {
         write_back(&source, 0..u64::MAX).await?;
+        open.file.loss()?;
         Ok(0)
     })
 }
