@@ -9,7 +9,7 @@ use crate::fs::share::handle::Handle;
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::PAGE;
 use crate::memory::source::Written;
-use crate::memory::{FrameRef, MapSource, PageRef, fallible};
+use crate::memory::{FrameRef, MapSource, PageRef, fallible, writeback};
 use crate::sync::SpinLock;
 
 /// A source of mappings, from the first mapping of a file until the last is gone and what was written is stored.
@@ -60,6 +60,7 @@ impl Mapped {
             }
         }
         state.change(server);
+        writeback::note_progress();
         Ok(())
     }
 
@@ -101,7 +102,7 @@ impl MapSource for Mapped {
         self.store_pages(written.pages.clone(), if is_unmapped { written.moment } else { 0 })
     }
 
-    fn give_up(&self) {
+    fn store_unmapped(&self) {
         if !self.node.state.lazy.lock().is_pinning() {
             self.node.state.pages.give_up(&self.node.fid.server, |index, frame| self.send(index, frame));
         }

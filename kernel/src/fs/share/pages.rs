@@ -173,11 +173,7 @@ impl SharedPages {
         self.is_used.store(true, Ordering::Relaxed);
         let server = &handle.node().fid.server;
         let mut ahead = if server.has_room() { AHEAD } else { 1 };
-        let mut contents = None;
-        for turn in 0_usize.. {
-            if turn == TURNS_MAX {
-                contents = Some(handle.node().state.lock_contents()?);
-            }
+        for _ in 0..TURNS_MAX {
             let (changes, generation) = {
                 let cache = self.cache.lock();
                 (cache.changes, cache.generation)
@@ -209,8 +205,28 @@ impl SharedPages {
                 server.count_frames(isize::from(old.is_none()));
             }
         }
-        drop(contents);
-        Err(Errno::EIO)
+        self.page_alone(handle, index, size()?, write)
+    }
+
+    /// The same while nobody else of the guest changes the file: the page as the host has it at one moment, whatever
+    /// the host changes.
+    fn page_alone(&self, handle: &Handle, index: u64, size: u64, write: bool) -> Result<FrameRef, Errno> {
+        let _contents = handle.node().state.lock_contents()?;
+        let size = handle.node().state.last().map_or(size, |known| known.size);
+        if index.saturating_mul(PAGE) >= size {
+            return Err(Errno::EFAULT);
+        }
+        let frame = self.fetch(handle, index)?;
+        let mut cache = self.cache.lock();
+        let mut old = None;
+        if !cache.has(index) {
+            let slot = SharedPageSlot { frame, generation: cache.generation };
+            old = Some(fallible::try_insert(&mut cache.pages.slots, index, slot)?);
+        }
+        let frame = cache.hand_out(index, write);
+        drop(cache);
+        handle.node().fid.server.count_frames(isize::from(matches!(old, Some(None))));
+        frame?.ok_or(Errno::EIO)
     }
 
     /// The page, if it is kept and right.
@@ -458,7 +474,7 @@ impl SharedPages {
         }
     }
 
-    /// Gives up pages that nobody has mapped, after `send` has stored those that were written.
+    /// Gives up pages that nobody has mapped, after `send` has stored those that were written. Waits for the host.
     pub fn give_up(&self, server: &Server, send: impl Fn(u64, &FrameRef) -> Result<(), Errno>) {
         let mut at = 0;
         loop {
