@@ -103,7 +103,8 @@ impl Watch {
     fn run(mut self) {
         let mut hears = (0..self.folders.len()).all(|folder| self.begin(folder));
         while hears {
-            let left = (!self.lost.is_empty()).then(|| self.again_at.saturating_duration_since(Instant::now()));
+            let left =
+                (!self.lost.is_empty()).then(|| self.again_at.saturating_duration_since(Instant::now()));
             hears = if left == Some(Duration::ZERO) {
                 self.begin_again()
             } else {
@@ -254,7 +255,8 @@ impl Watch {
             return false;
         }
         // Whatever is below a directory that has moved has another path.
-        moved.iter().all(|&folder| put_folder(&mut message, kind::SHARE_WATCHED, folder)) && self.send(&message)
+        moved.iter().all(|&folder| put_folder(&mut message, kind::SHARE_WATCHED, folder))
+            && self.send(&message)
     }
 
     /// Events were lost, and with them directories that are not watched.

@@ -156,6 +156,13 @@ impl Knowledge {
         self.attributes.as_ref()
     }
 
+    /// Whether a file that the host has just found by its name and number is the one that is known, as it is known. What
+    /// the client has changed since is not in the version.
+    #[must_use]
+    pub fn is_confirmed(&self, version: u32) -> bool {
+        !self.is_changed && self.attributes.as_ref().is_some_and(|known| known.version == version)
+    }
+
     /// Keeps an answer, unless it is older than the client's last change.
     pub fn learn(&mut self, question: &FileQuestion, answer: &Attributes) -> Judgement {
         let is_directory = answer.mode & 0o170_000 == 0o040_000;

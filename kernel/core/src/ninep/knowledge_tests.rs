@@ -232,3 +232,13 @@ fn the_servers_clock_is_known_by_what_it_has_shown() {
     assert!(clock.seconds(9 * SECOND + 86_400 * SECOND) <= NOW + 60 + 86_400 - 86);
     assert_eq!(clock.seconds(0), NOW + 60, "and a question from before is no reason to panic");
 }
+
+#[test]
+fn a_version_confirms_what_is_known() {
+    let mut file = Knowledge::default();
+    assert!(!file.is_confirmed(0), "nothing is");
+    file.learn(&question(0, 10), &Attributes { version: 7, ..answer(1, OLD) });
+    assert!(file.is_confirmed(7) && !file.is_confirmed(8));
+    file.change(1, OWN);
+    assert!(!file.is_confirmed(7), "another file may have been like this one before the client changed it");
+}

@@ -235,8 +235,17 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The message ends before.
     pub fn qid(&mut self) -> Read<u64> {
-        self.bytes(5)?;
-        self.u64()
+        self.qid_and_version().map(|(number, _)| number)
+    }
+
+    /// A file's identity: its number, and the version, which is another when the file has changed.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn qid_and_version(&mut self) -> Read<(u64, u32)> {
+        self.bytes(1)?;
+        let version = self.u32()?;
+        Ok((self.u64()?, version))
     }
 
     /// A file's identity, and its type as in `struct dirent`.
@@ -266,6 +275,7 @@ impl<'a> Reader<'a> {
 #[allow(missing_docs, reason = "the names are those of stat(2)")]
 pub struct Attributes {
     pub number: u64,
+    pub version: u32,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -288,7 +298,7 @@ impl Attributes {
     /// The message ends before.
     pub fn read(reader: &mut Reader<'_>) -> Read<Self> {
         let valid = reader.u64()?;
-        let number = reader.qid()?;
+        let (number, version) = reader.qid_and_version()?;
         let (mode, uid, gid) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let (links, device, size) = (reader.u64()?, reader.u64()?, reader.u64()?);
         reader.u64()?;
@@ -302,7 +312,9 @@ impl Attributes {
             time()?;
             Some(reader.u64()?)
         };
-        Ok(Self { number, mode, uid, gid, links, device, size, blocks, accessed, modified, changed, generation })
+        let numbers =
+            Self { number, version, mode, uid, gid, links, device, size, blocks, ..Self::default() };
+        Ok(Self { accessed, modified, changed, generation, ..numbers })
     }
 
     /// Whether the file has one name at most, as far as the count tells: a directory counts its own entries.

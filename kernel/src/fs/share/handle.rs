@@ -168,8 +168,15 @@ pub fn open(node: &SharedNode, flags: u32) -> Result<Fid, Errno> {
         writer.u32(fid.number);
         writer.u32(flags);
     };
-    let number = node.fid.server.call(kind::OPEN, write, |reader| reader.qid())?;
-    if number == node.number { Ok(fid) } else { Err(Errno::ESTALE) }
+    let (number, version) = node.fid.server.call(kind::OPEN, write, |reader| reader.qid_and_version())?;
+    if number != node.number {
+        return Err(Errno::ESTALE);
+    }
+    if !node.state.is_confirmed(version) {
+        // What is known is to be about the file that was opened.
+        node.ask_after_walk(GiveUp::Forget)?;
+    }
+    Ok(fid)
 }
 
 /// The same for a file that nobody holds on the host, where another may have its name and its number by now. The host

@@ -129,7 +129,7 @@ impl SharedNode {
     }
 
     /// The same, where the host has just answered a walk to the file.
-    fn ask_after_walk(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
+    pub(super) fn ask_after_walk(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
         let question = self.server().question();
         let attributes = attributes(give_up, &self.fid)?;
         let is_other = |known: Attributes| known.is_same_file(&attributes) == Some(false);
@@ -331,11 +331,14 @@ impl SharedNode {
     ) -> Result<Arc<Dentry>, Errno> {
         // A node of a file that has the number no more is left to who has it.
         if let Some((entry, node)) = known
-            && self.fid.number_of(name)? == Some(node.number)
+            && let Some((number, version)) = self.fid.number_of(name)?
+            && number == node.number
             && self.server().is_state_of(&node.state, node.number)
         {
             node.state.found_by(&node);
-            let is_current = node.state.is_current(self.server());
+            // A directory's version says nothing about its names, which are asked about by themselves.
+            let is_confirmed = node.kind == FileType::Directory || node.state.is_confirmed(version);
+            let is_current = is_confirmed && node.state.is_current(self.server());
             match if is_current { Ok(()) } else { node.ask_after_walk(GiveUp::Forget).map(drop) } {
                 Ok(()) => {
                     self.keep(name, &entry, asked);

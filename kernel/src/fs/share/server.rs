@@ -402,12 +402,12 @@ impl Fid {
         if count == 1 { Ok(fid) } else { Err(Errno::ENOENT) }
     }
 
-    /// The number of the file of a name in this directory, without a handle that has to be given back: the walk goes
-    /// on to a name that no file can have, and says how far it came. `None` if the name has no file, or the server does
-    /// not say how far it came.
-    pub(super) fn number_of(&self, name: &[u8]) -> Result<Option<u64>, Errno> {
+    /// Number and version of the file of a name in this directory, without a handle that has to be given back: the walk
+    /// goes on to a name that no file can have, and says how far it came. `None` if the name has no file, or the server
+    /// does not say how far it came.
+    pub(super) fn number_of(&self, name: &[u8]) -> Result<Option<(u64, u32)>, Errno> {
         match self.walk_names(GiveUp::Forget, &[name, &IMPOSSIBLE_NAME]) {
-            Ok(WalkAnswer { count: 1, number, .. }) => Ok(Some(number)),
+            Ok(WalkAnswer { count: 1, first, .. }) => Ok(Some(first)),
             Err(error @ (Errno::EINTR | Errno::ENOMEM)) => Err(error),
             _ => Ok(None),
         }
@@ -440,12 +440,12 @@ impl Fid {
         };
         let read = |reader: &mut Reader<'_>| {
             let count = usize::from(reader.u16()?);
-            Ok((count, if count > 0 { reader.qid()? } else { 0 }))
+            Ok((count, if count > 0 { reader.qid_and_version()? } else { (0, 0) }))
         };
         // A handle that comes too late has to be given back.
         let give_up = if give_up == GiveUp::Never { give_up } else { GiveUp::Tell(fid.number) };
-        let (count, number) = self.server.call_or(give_up, kind::WALK, walk, read)?;
-        Ok(WalkAnswer { fid: if count == names.len() { fid.live() } else { fid }, count, number })
+        let (count, first) = self.server.call_or(give_up, kind::WALK, walk, read)?;
+        Ok(WalkAnswer { fid: if count == names.len() { fid.live() } else { fid }, count, first })
     }
 }
 
@@ -455,8 +455,8 @@ struct WalkAnswer {
     fid: Fid,
     /// How many names it came past.
     count: usize,
-    /// The number of the first one's file.
-    number: u64,
+    /// Number and version of the first one's file.
+    first: (u64, u32),
 }
 
 /// A name that is too long for any file.

@@ -240,6 +240,11 @@ impl FileState {
         self.kept.lock().attributes.is_current_but_for_own_changes(&server.horizon())
     }
 
+    /// Whether a file that the host has just found, of this version, is this one as it is known.
+    pub fn is_confirmed(&self, version: u32) -> bool {
+        self.kept.lock().attributes.is_confirmed(version)
+    }
+
     /// The length, if no question is needed.
     pub fn current_size(&self, server: &Server) -> Option<u64> {
         let kept = self.kept.lock();
