@@ -30,7 +30,12 @@ const PAGE_BYTES: u64 = 4096;
 pub fn truncate(call: &mut Call<'_>) -> SyscallResult {
     let size = u64::try_from(call.word(1) as i64).map_err(|_| Errno::EINVAL)?;
     let path = get_path(call, 0)?;
-    let open = again_if_stale(|| open_to_truncate(call, &path))?;
+    // The name may change hands between the opening and the change, too.
+    again_if_stale(|| truncate_path(call, &path, size))
+}
+
+fn truncate_path(call: &Call<'_>, path: &[u8], size: u64) -> SyscallResult {
+    let open = open_to_truncate(call, path)?;
     if let Some(leases) = LeaseBreak::find(&open) {
         let thread = call.thread.clone();
         return pending(async move {
