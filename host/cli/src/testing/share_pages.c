@@ -32,7 +32,11 @@ static void lose(const char *name)
         usleep(2000);
         error = stored(first);
     }
-    printf("%d %d %d %d %d\n", error, stored(first), stored(second), stored(second), stored(open(name, O_RDONLY)));
+    printf("%d ", error);
+    printf("%d ", stored(first));
+    printf("%d ", stored(second));
+    printf("%d ", stored(second));
+    printf("%d\n", stored(open(name, O_RDONLY)));
 }
 
 static void hold(const char *name)

@@ -91,7 +91,8 @@ fn measure(way: &Way, tree: &Path, program: &Path, record: &mut Record) -> Resul
     command.args(["run", "--kernel", way.kernel.name(), "--memory", &(MEMORY_BYTES / MIB).to_string()]);
     command.args([way.option, &format!("{}:{GUEST_PATH}", tree.display()), "--bare", "--"]);
     command.arg(program).args(["shares", &format!("folder={GUEST_PATH}")]);
-    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("running a machine")?;
+    let output =
+        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("running a machine")?;
     if !output.status.success() {
         bail!("{}: the guest's program has failed", way.side);
     }
