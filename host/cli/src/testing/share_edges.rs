@@ -14,12 +14,13 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 7] = [
+pub const TESTS: [Test; 8] = [
     ("programs and files are run and cut while the host replaces them", replaced_all_the_time),
     ("a file is not read as one that had its number", numbers_change_hands),
     ("a listing goes on behind a name that is gone", listing_behind_a_gone_name),
     ("what is appended to a file that the host has renamed comes at its end", appended_after_a_rename),
     ("a file that the host has replaced is not cut in its stead", cut_after_a_rename),
+    ("nothing is made in a directory that the host has put in another's place", moved_directory),
     ("a page is looked at while its file is cut", looked_at_while_cut),
     ("names of a shared folder are dropped and found again", more_names_than_are_kept),
 ];
@@ -146,6 +147,30 @@ fn cut_after_a_rename(kernel: Kernel) -> Result<(), String> {
     expect(run_beside(kernel, &folder, script, act)?, String::new())?;
     let found = fs::read_to_string(folder.0.join("file")).map_err(|error| error.to_string())?;
     expect(found.as_str(), "another\n")
+}
+
+fn moved_directory(kernel: Kernel) -> Result<(), String> {
+    if kernel == Kernel::Linux {
+        // QEMU is told the path.
+        return Ok(());
+    }
+    let folder = Folder::new()?;
+    fs::create_dir_all(folder.0.join("a/b")).map_err(|error| error.to_string())?;
+    folder.write("a/b/file", b"mine\n")?;
+    let script = "cd a/b; cat file; touch /mnt/shared/from ../../ready; while [ ! -e /mnt/shared/go ]; do sleep 0.02; done; \
+                  sleep 1.2; (echo x > made) 2>/dev/null || echo refused; mkdir d 2>/dev/null || echo refused; \
+                  ln /mnt/shared/from linked 2>/dev/null || echo refused; cat file 2>/dev/null || echo gone; \
+                  mv /mnt/shared/from . 2>/dev/null || echo refused";
+    let here = folder.0.clone();
+    let act = move || {
+        fs::rename(here.join("a"), here.join("moved"))?;
+        fs::create_dir_all(here.join("a/b"))?;
+        fs::write(here.join("a/b/file"), "another\n")
+    };
+    let output = run_beside(kernel, &folder, script, act)?;
+    let listed = fs::read_dir(folder.0.join("a/b")).map_err(|error| error.to_string())?.count();
+    expect(listed, 1)?;
+    expect(output, String::from("mine\nrefused\nrefused\nrefused\ngone\nrefused\n"))
 }
 
 fn looked_at_while_cut(kernel: Kernel) -> Result<(), String> {

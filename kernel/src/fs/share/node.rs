@@ -452,6 +452,8 @@ impl Inode for SharedNode {
     }
 
     fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
+        // The host may have another directory of that path by now.
+        self.refresh()?;
         let server = self.server();
         let began = self.state.change(server);
         let made = self.ask_to_create(this, name, creation);
