@@ -156,8 +156,8 @@ impl Knowledge {
         self.attributes.as_ref()
     }
 
-    /// Whether a file that the host has just found by its name and number is the one that is known, as it is known. What
-    /// the client has changed since is not in the version.
+    /// Whether a file that the host has just found by its name and number is the one that is known, as it is known. The
+    /// version says nothing of the client's own changes since.
     #[must_use]
     pub fn is_confirmed(&self, version: u32) -> bool {
         !self.is_changed && self.attributes.as_ref().is_some_and(|known| known.version == version)

@@ -173,7 +173,7 @@ pub fn open(node: &SharedNode, flags: u32) -> Result<Fid, Errno> {
         return Err(Errno::ESTALE);
     }
     if !node.state.is_confirmed(version) {
-        // What is known is to be about the file that was opened.
+        // All that is known is to be about the file that was opened.
         node.ask_after_walk(GiveUp::Forget)?;
     }
     Ok(fid)

@@ -185,8 +185,8 @@ impl SharedNode {
         self.fid.server.call(request, write, |_| Ok(()))
     }
 
-    /// Changes attributes; whether they are this file's for sure. The host finds a file by its name, which may have been
-    /// given to another since it was looked up.
+    /// Changes attributes; whether they are this file's for sure. The host finds a file by its name, which may have
+    /// been given to another since it was looked up.
     ///
     /// # Errors
     /// The host's.

@@ -127,7 +127,7 @@ impl FileState {
         self.lazy.lock().is_pinning()
     }
 
-    /// What was written through mappings could not be stored, and is lost.
+    /// Bytes that were written through mappings could not be stored, and are lost.
     pub fn note_loss(&self, error: Errno) {
         let next = |losses: u64| Some(((losses >> 32) + 1) << 32 | u64::from(error.0));
         // The closure never refuses.

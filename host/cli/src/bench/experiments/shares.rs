@@ -28,7 +28,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 /// Files of a directory.
 const FILES: usize = 50;
 const FILE_BYTES: usize = 3000;
-/// What is younger is not relied on for as long.
+/// The tree's age: younger files are not relied on for as long.
 const AGE: Duration = Duration::from_secs(3);
 /// Where the tree is in the guest.
 const GUEST_PATH: &str = "/tree";
