@@ -158,7 +158,8 @@ fn moved_directory(kernel: Kernel) -> Result<(), String> {
     fs::create_dir_all(folder.0.join("a/b")).map_err(|error| error.to_string())?;
     folder.write("a/b/file", b"mine\n")?;
     let script = "cd a/b; cat file; touch /mnt/shared/from ../../ready; \
-                  while [ ! -e /mnt/shared/go ]; do sleep 0.02; done; sleep 1.2; (echo x > made) 2>/dev/null || echo refused; mkdir d 2>/dev/null || echo refused; \
+                  while [ ! -e /mnt/shared/go ]; do sleep 0.02; done; sleep 1.2; \
+                  (echo x > made) 2>/dev/null || echo refused; mkdir d 2>/dev/null || echo refused; \
                   ln /mnt/shared/from linked 2>/dev/null || echo refused; cat file 2>/dev/null || echo gone; \
                   mv /mnt/shared/from . 2>/dev/null || echo refused";
     let here = folder.0.clone();

@@ -161,8 +161,8 @@ impl SharedPages {
     }
 
     /// A page to be mapped, of a file of this length. The length is asked for after the look at what has changed the
-    /// file, so that no page is kept that a truncation has cut off meanwhile. If changes overtake that again and again, the
-    /// writers wait.
+    /// file, so that no page is kept that a truncation has cut off meanwhile. If changes overtake that again and
+    /// again, the writers wait.
     pub fn page(
         &self,
         handle: &Handle,
