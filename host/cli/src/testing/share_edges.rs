@@ -84,7 +84,7 @@ fn numbers_change_hands(kernel: Kernel) -> Result<(), String> {
     if kernel == Kernel::Linux {
         return Ok(());
     }
-    let script = "perl -e 'my %seen; my $name = \"run\"; for (1 .. 2500) { my $file = syscall(2, $name, 0); \
+    let script = "perl -e 'my %seen; my $name = \"run\"; for (1 .. 1000) { my $file = syscall(2, $name, 0); \
                   if ($file >= 0) { my $all = \"\\0\" x 100; my $count = syscall(0, $file, $all, 100); \
                   syscall(3, $file); $seen{substr($all, 0, $count)}++ } truncate(\"cut\", 3) } print keys %seen'";
     expect(run_while_replaced(kernel, Duration::from_millis(1), script)?, String::from(PROGRAM))
