@@ -11,6 +11,7 @@
 //! - [`file_lock`]: byte-range locks of a file (`fcntl`).
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
 //! - [`group`]: the executor threads of one user: their order, and their part in the processor.
+//! - [`hash`]: hashing of keys that programs choose.
 //! - [`keys`]: keys and keyrings.
 //! - [`landlock`]: what a program has forbidden itself in the tree.
 //! - [`lease`]: leases of a file (`F_SETLEASE`).
@@ -57,6 +58,7 @@ pub mod fallible;
 pub mod file_lock;
 pub mod frame;
 pub mod group;
+pub mod hash;
 pub mod id_map;
 pub mod keys;
 pub mod landlock;

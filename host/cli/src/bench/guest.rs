@@ -106,7 +106,7 @@ pub struct Boot {
     pub side: Side,
     /// The machine's clock.
     pub clock: Clock,
-    /// What its random numbers begin with.
+    /// The start of its random numbers.
     pub seed: usize,
     /// Its processors.
     pub processors: u32,

@@ -122,7 +122,7 @@ pub struct Choices {
     pub debugger_port: Option<u16>,
     /// The guest's source of time.
     pub clock: Clock,
-    /// What the emulator's random numbers begin with where instructions are counted.
+    /// The start of the emulator's random numbers, where instructions are counted.
     pub seed: usize,
     /// How instructions are executed.
     pub accelerator: accelerator::Choice,

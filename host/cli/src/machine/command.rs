@@ -70,7 +70,7 @@ pub struct Configuration {
     pub serial_log: bool,
     /// Time.
     pub clock: Clock,
-    /// What the emulator's random numbers begin with where instructions are counted.
+    /// The start of the emulator's random numbers, where instructions are counted.
     pub seed: usize,
     /// By what instructions are executed.
     pub accelerator: Accelerator,
