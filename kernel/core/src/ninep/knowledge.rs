@@ -65,6 +65,12 @@ pub struct ServerClock {
     shown_ns: u64,
 }
 
+impl Default for ServerClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ServerClock {
     /// A clock of which nothing is known.
     #[must_use]
