@@ -65,7 +65,7 @@ pub fn store_all() -> Result<(), Errno> {
     result
 }
 
-/// A page was stored.
+/// The storer has stored a page.
 pub fn note_progress() {
     PROGRESS.fetch_add(1, Ordering::Relaxed);
     IS_STUCK.store(false, Ordering::Relaxed);

@@ -137,7 +137,7 @@ fn cut_after_a_rename(kernel: Kernel) -> Result<(), String> {
         return Ok(());
     }
     let folder = Folder::new()?;
-    let script = "echo old > file; exec 3<> file; touch ready; while [ ! -e go ]; do sleep 0.02; done; sleep 1.2; \
+    let script = "echo old > file; exec 3<> file; touch ready; while [ ! -e go ]; do :; done; \
                   perl -e 'open(F, \"+<&3\"); truncate(F, 1) and print \"cut\\n\"'";
     let here = folder.0.clone();
     let act = move || {

@@ -38,7 +38,7 @@ impl SharedFile {
         appender: Option<Arc<Handle>>,
         stores: bool,
     ) -> Self {
-        let told_losses = AtomicU64::new(node.state.losses());
+        let told_losses = AtomicU64::new(node.state.told_losses());
         Self { node, handle: Some(handle), appender, stores, told_losses }
     }
 
@@ -180,10 +180,9 @@ impl File for SharedFile {
     }
 
     fn loss(&self) -> Result<(), Errno> {
-        let losses = self.node.state.losses();
-        if self.told_losses.swap(losses, Ordering::Relaxed) == losses {
-            return Ok(());
-        }
-        Err(Errno(losses as u16))
+        let told = self.told_losses.load(Ordering::Relaxed);
+        let Some((losses, error)) = self.node.state.tell_loss(told) else { return Ok(()) };
+        self.told_losses.store(losses, Ordering::Relaxed);
+        Err(error)
     }
 }

@@ -163,15 +163,7 @@ impl Drop for Handle {
 /// # Errors
 /// The host's; `ESTALE` if it has another file of that name.
 pub fn open(node: &SharedNode, flags: u32) -> Result<Fid, Errno> {
-    let fid = node.fid.again()?;
-    let write = |writer: &mut MessageWriter<'_>| {
-        writer.u32(fid.number);
-        writer.u32(flags);
-    };
-    let (number, version) = node.fid.server.call(kind::OPEN, write, |reader| reader.qid_and_version())?;
-    if number != node.number {
-        return Err(Errno::ESTALE);
-    }
+    let (fid, version) = open_unasked(node, flags)?;
     if !node.state.is_confirmed(version) {
         // All that is known is to be about the file that was opened.
         node.ask_after_walk(GiveUp::Forget)?;
@@ -179,10 +171,25 @@ pub fn open(node: &SharedNode, flags: u32) -> Result<Fid, Errno> {
     Ok(fid)
 }
 
+/// The same without a question about what is known of the file; the handle, and the version of the file.
+fn open_unasked(node: &SharedNode, flags: u32) -> Result<(Fid, u32), Errno> {
+    let fid = node.fid.again()?;
+    let write = |writer: &mut MessageWriter<'_>| {
+        writer.u32(fid.number);
+        writer.u32(flags);
+    };
+    let (number, version) = node.fid.server.call(kind::OPEN, write, |reader| reader.qid_and_version())?;
+    if number == node.number { Ok((fid, version)) } else { Err(Errno::ESTALE) }
+}
+
 /// The same for a file that nobody holds on the host, where another may have its name and its number by now. The host
-/// tells them apart if its file system counts generations.
+/// tells them apart if its file system counts generations. Nothing is learnt here, since what is learnt may have lazy
+/// handles opened, and would come back here as long as the host changes the file.
 fn open_unheld(node: &SharedNode) -> Result<Arc<Fid>, Errno> {
-    let fid = open(node, linux::O_RDONLY)?;
+    let (fid, version) = open_unasked(node, linux::O_RDONLY)?;
+    if !node.state.is_confirmed(version) {
+        node.state.expire(node.server());
+    }
     let answer = attributes(GiveUp::Forget, &fid)?;
     let is_other = |known: Attributes| known.is_same_file(&answer) == Some(false);
     if node.state.last().is_some_and(is_other) {

@@ -60,7 +60,6 @@ impl Mapped {
             }
         }
         state.change(server);
-        writeback::note_progress();
         Ok(())
     }
 
@@ -104,7 +103,11 @@ impl MapSource for Mapped {
 
     fn store_unmapped(&self) {
         if !self.node.state.lazy.lock().is_pinning() {
-            self.node.state.pages.give_up(&self.node.fid.server, |index, frame| self.send(index, frame));
+            self.node.state.pages.give_up(&self.node.fid.server, |index, frame| {
+                self.send(index, frame)?;
+                writeback::note_progress();
+                Ok(())
+            });
         }
     }
 

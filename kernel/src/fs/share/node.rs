@@ -240,14 +240,18 @@ impl SharedNode {
     /// # Errors
     /// The host's; `ESTALE` if it does not have the file by its name any more, which is how it would find it.
     pub(super) fn truncate(&self, size: u64) -> Result<(), Errno> {
-        let before = self.length(GiveUp::Forget)?;
-        if before.is_lost {
+        // Right before, since it cannot be undone.
+        self.probe_if_old()?;
+        let before = match self.ask_after_walk(GiveUp::Forget) {
+            Ok(attributes) => attributes.size,
+            Err(Errno::ENOENT) => return Err(Errno::ESTALE),
+            Err(error) => return Err(error),
+        };
+        if !self.set_attributes(set::SIZE, &InodeChange::default(), size)? {
             return Err(Errno::ESTALE);
         }
-        if self.set_attributes(set::SIZE, &InodeChange::default(), size)? {
-            self.state.set_size(self.server(), size);
-            self.state.pages.was_truncated(self.server(), before.bytes, size);
-        }
+        self.state.set_size(self.server(), size);
+        self.state.pages.was_truncated(self.server(), before, size);
         Ok(())
     }
 
@@ -543,11 +547,13 @@ impl Inode for SharedNode {
         // The host finds the end, of which it alone knows for sure, whatever becomes of the name.
         let appends = access != linux::O_RDONLY && opening.flags.contains(StatusFlags::APPEND);
         let stores = opening.flags.contains(StatusFlags::RDWR);
-        let appender =
-            if appends { Some(self.open_on_host(linux::O_WRONLY | linux::O_APPEND, opening)?) } else { None };
+        let appender = if appends { self.open_to_append(opening)? } else { None };
         let handle = match (at_once, &appender) {
             (Some(handle), _) => handle,
-            (None, Some(appender)) if !stores => appender.clone(),
+            (None, Some(appender)) if !stores => {
+                drop(self.created.lock().take());
+                appender.clone()
+            }
             (None, _) => self.open_on_host(access, opening)?,
         };
         let file = fallible::try_arc(SharedFile::regular(self.clone(), handle, appender, stores))?;
@@ -562,11 +568,22 @@ impl Inode for SharedNode {
 }
 
 impl SharedNode {
+    /// A handle by which the host appends. `None` if the file has just been created, and is not to be had by its name:
+    /// then there is the handle by which it was created.
+    fn open_to_append(self: &Arc<Self>, opening: &Opening<'_>) -> Result<Option<Arc<Handle>>, Errno> {
+        match self.open_on_host(linux::O_WRONLY | linux::O_APPEND, opening) {
+            Ok(appender) => Ok(Some(appender)),
+            Err(error) if error == Errno::EINTR || self.created.lock().is_none() => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
     fn open_on_host(self: &Arc<Self>, access: u32, opening: &Opening<'_>) -> Result<Arc<Handle>, Errno> {
-        let created = self.created.lock().take();
+        let appends = access & linux::O_APPEND != 0;
+        let created = if appends { None } else { self.created.lock().take() };
         let fid = match created {
-            Some(fid) if access & linux::O_APPEND == 0 => Ok(fid),
-            _ => handle::open(self, access),
+            Some(fid) => Ok(fid),
+            None => handle::open(self, access),
         };
         if matches!(fid, Err(Errno::ESTALE | Errno::ENOENT)) {
             // The name is to be looked up anew.

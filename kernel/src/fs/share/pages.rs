@@ -216,17 +216,27 @@ impl SharedPages {
         if index.saturating_mul(PAGE) >= size {
             return Err(Errno::EFAULT);
         }
-        let frame = self.fetch(handle, index)?;
-        let mut cache = self.cache.lock();
-        let mut old = None;
-        if !cache.has(index) {
-            let slot = SharedPageSlot { frame, generation: cache.generation };
-            old = Some(fallible::try_insert(&mut cache.pages.slots, index, slot)?);
+        for _ in 0..TURNS_MAX {
+            let generation = self.cache.lock().generation;
+            let frame = self.fetch(handle, index)?;
+            let mut cache = self.cache.lock();
+            if cache.generation != generation {
+                continue;
+            }
+            let (mut added, mut old) = (0, None);
+            if !cache.has(index) {
+                let slot = SharedPageSlot { frame, generation };
+                old = fallible::try_insert(&mut cache.pages.slots, index, slot)?;
+                added = isize::from(old.is_none());
+            }
+            let frame = cache.hand_out(index, write);
+            drop(cache);
+            drop(old);
+            handle.node().fid.server.count_frames(added);
+            return frame?.ok_or(Errno::EIO);
         }
-        let frame = cache.hand_out(index, write);
-        drop(cache);
-        handle.node().fid.server.count_frames(isize::from(matches!(old, Some(None))));
-        frame?.ok_or(Errno::EIO)
+        // The host changes it all the time: who only reads gets it as it was, and nobody else does.
+        if write { Err(Errno::EIO) } else { self.fetch(handle, index) }
     }
 
     /// The page, if it is kept and right.

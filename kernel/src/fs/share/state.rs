@@ -50,9 +50,13 @@ pub struct FileState {
     node: SpinLock<Weak<SharedNode>>,
     /// Handles of the file that the host has opened.
     held: AtomicUsize,
-    /// How often bytes that were written through mappings were lost, and the last error, in the lower half.
+    /// How often bytes that were written through mappings were lost; in the lower half the last error, and whether it
+    /// was told.
     losses: AtomicU64,
 }
+
+/// The last loss was told.
+const LOSS_TOLD: u64 = 1 << 16;
 
 /// The things kept of a file besides its bytes.
 #[derive(Default)]
@@ -134,9 +138,21 @@ impl FileState {
         let _ = self.losses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// A number that tells losses apart: each open file tells of those that came after it was opened.
-    pub fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Relaxed)
+    /// How many losses an open file need not tell of that is opened now: all, but for one that nobody has told of.
+    pub fn told_losses(&self) -> u64 {
+        let losses = self.losses.load(Ordering::Relaxed);
+        let is_untold = losses != 0 && losses & LOSS_TOLD == 0;
+        (losses >> 32) - u64::from(is_untold)
+    }
+
+    /// The last loss, and how many there were, for an open file that has told of so many.
+    pub fn tell_loss(&self, told: u64) -> Option<(u64, Errno)> {
+        let losses = self.losses.load(Ordering::Relaxed);
+        if losses >> 32 == told {
+            return None;
+        }
+        self.losses.fetch_or(LOSS_TOLD, Ordering::Relaxed);
+        Some((losses >> 32, Errno(losses as u16)))
     }
 
     /// Waits until nobody else reads or writes bytes.
