@@ -87,7 +87,6 @@ fn initialize() -> Result<(), error::Errno> {
     keep_timers()?;
     sched::spawn(sched::Priority::KERNEL, process::load::keep())?;
     memory::reclaim::register(fs::drain_caches);
-    memory::reclaim::register(memory::writeback::drain);
     memory::reclaim::register(net::namespace::drain);
     memory::reclaim::register(net::collector::collect);
     sched::spawn(sched::Priority::KERNEL, net::collector::run())?;

@@ -32,7 +32,8 @@ pub mod kind {
     pub const READER_GONE: u32 = 5;
     /// Host to guest, without payload: open the port of [`super::programs`], once.
     pub const OPEN_PROGRAMS: u32 = 6;
-    /// Host to guest: `folder: u32`, a shared folder of which all changes are announced from now on.
+    /// Host to guest: `folder: u32`, a shared folder of which all changes are announced from now on. All that was
+    /// known of it before is to be asked about, also if it was announced before.
     pub const SHARE_WATCHED: u32 = 7;
     /// Host to guest: `folder: u32`, of which changes are not announced any more.
     pub const SHARE_UNWATCHED: u32 = 9;

@@ -20,6 +20,7 @@ mod priority;
 mod processes;
 mod ring;
 mod servers;
+mod shares;
 mod signals;
 mod spaces;
 mod yields;
@@ -30,7 +31,7 @@ use heddle_bench_programs::{arguments, batch, measure};
 type Experiment = fn(&Arguments) -> Result<(), String>;
 
 /// The experiments by name: a module each.
-const EXPERIMENTS: [(&str, Experiment); 15] = [
+const EXPERIMENTS: [(&str, Experiment); 16] = [
     ("calls", calls::run),
     ("copies", copies::run),
     ("pair", pair::run),
@@ -45,6 +46,7 @@ const EXPERIMENTS: [(&str, Experiment); 15] = [
     ("asynccall", asynccall::run),
     ("net", net::run),
     ("servers", servers::run),
+    ("shares", shares::run),
     ("spaces", spaces::run),
 ];
 

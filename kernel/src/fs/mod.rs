@@ -265,6 +265,14 @@ pub trait File: Any + Send + Sync {
         None
     }
 
+    /// Tells once, as fsync(2) does, that something which was written before could not be stored and is lost.
+    ///
+    /// # Errors
+    /// The error that kept it from being stored.
+    fn loss(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
     /// The seals of a `memfd`, `F_SEAL_` bits.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 
 use crate::sync::SpinLock;
 
-const RECLAIMERS_MAX: usize = 9;
+const RECLAIMERS_MAX: usize = 8;
 
 type Reclaimers = [Option<fn()>; RECLAIMERS_MAX];
 

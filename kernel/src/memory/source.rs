@@ -69,8 +69,9 @@ pub trait MapSource: Any + Send + Sync {
         Ok(())
     }
 
-    /// Releases pages that are not mapped, where they can be read again, after storing what was written of them.
-    fn give_up(&self) {}
+    /// Releases pages that are not mapped, where they can be read again, after storing what was written of them. May
+    /// wait for the host, for ever if that hangs.
+    fn store_unmapped(&self) {}
 
     /// The path shown in `/proc/PID/maps`.
     fn path(&self) -> Option<Vec<u8>> {

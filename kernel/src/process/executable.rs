@@ -36,10 +36,11 @@ const LOOKS_MAX: usize = 16;
 ///
 /// # Errors
 /// Those of opening it.
-pub fn again_if_stale<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+pub fn again_if_stale<T, E: From<Errno> + PartialEq>(open: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    let stale = E::from(Errno::ESTALE);
     for _ in 1..LOOKS_MAX {
         match open() {
-            Err(Errno::ESTALE) => {}
+            Err(error) if error == stale => {}
             result => return result,
         }
     }

@@ -22,3 +22,9 @@ pub const fn clock_ticks(nanoseconds: u64) -> i64 {
 pub fn realtime_ns() -> u64 {
     Clock::Realtime.now_ns()
 }
+
+/// The same by the host's clock at the machine's start, whatever clock_settime(2) has set since.
+#[must_use]
+pub fn host_realtime_ns() -> u64 {
+    now_ns().wrapping_add(crate::arch::time::wall_clock_offset())
+}

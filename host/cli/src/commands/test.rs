@@ -6,7 +6,8 @@ use crate::guest::Kernel;
 use crate::machine::accelerator;
 use crate::testing::{
     Tally, bench, cargo, checking, checks, differ, front, guest, hung, languages, network, processors,
-    programs, screens, scripts, server, share_cache, shares, streams, stress, terminals, threads, tool,
+    programs, screens, scripts, server, share_cache, share_edges, shares, streams, stress, terminals,
+    threads, tool,
 };
 use crate::{paths, signals};
 
@@ -103,6 +104,7 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
         (Part::Terminals, "screens", &screens::TESTS[..]),
         (Part::Shares, "shares", &shares::TESTS[..]),
         (Part::Shares, "shares", &share_cache::TESTS[..]),
+        (Part::Shares, "shares", &share_edges::TESTS[..]),
         (Part::Network, "network", &network::TESTS[..]),
     ];
     for (part, group, tests) in groups {

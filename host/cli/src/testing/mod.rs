@@ -20,6 +20,7 @@ pub mod screens;
 pub mod scripts;
 pub mod server;
 pub mod share_cache;
+pub mod share_edges;
 pub mod shares;
 pub mod streams;
 pub mod stress;

@@ -1,8 +1,7 @@
 //! The cache of shared folders: changes by both sides are seen, whatever was known before.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,13 +10,12 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 12] = [
+pub const TESTS: [Test; 11] = [
     ("what the host changes in a shared folder is seen", changes_of_the_host),
     ("what the host changes after the guest is seen", changes_after_the_guest),
     ("what the host changes right after the guest is seen", changes_right_after_the_guest),
     ("an open file that the host renames is read as it is", renamed_by_the_host),
     ("an open file that the host replaces keeps its bytes", replaced_by_the_host),
-    ("programs and files are run and cut while the host replaces them", replaced_all_the_time),
     ("a shared file with two names is one", two_names),
     ("a shared file is renamed to itself", renamed_to_itself),
     ("a shared file stays open without its name", open_without_a_name),
@@ -43,7 +41,7 @@ fn once_ready(folder: &Folder, act: impl FnOnce() -> std::io::Result<()>) -> Res
 }
 
 /// Runs a script that makes `ready` once the host is to act, and waits for `go`.
-fn run_beside(
+pub(super) fn run_beside(
     kernel: Kernel,
     folder: &Folder,
     script: &str,
@@ -158,46 +156,6 @@ fn replaced_by_the_host(kernel: Kernel) -> Result<(), String> {
     };
     let output = run_beside(kernel, &folder, script, act)?;
     expect(output, String::from("10000aaa\n10000bbb\n10000ccc\nddd"))
-}
-
-fn replaced_all_the_time(kernel: Kernel) -> Result<(), String> {
-    if kernel == Kernel::Linux {
-        // Linux's client says ESTALE to both.
-        return Ok(());
-    }
-    let folder = Folder::new()?;
-    let program = b"#!/bin/sh\necho runs\n";
-    let (here, other) = (folder.0.clone(), folder.0.join("other"));
-    let replace = |name: &str| {
-        fs::write(&other, program)?;
-        fs::set_permissions(&other, fs::Permissions::from_mode(0o755))?;
-        fs::rename(&other, here.join(name))
-    };
-    for name in ["run", "cut"] {
-        replace(name).map_err(|error| error.to_string())?;
-    }
-    // One after the other: a program that runs right after a file was cut may be read as that one where the host gives
-    // its number to the program at once (STATUS.md, issue 21).
-    let script = "for n in $(seq 60); do ./run >> /tmp/out || echo failed; done; \
-                  for n in $(seq 60); do perl -e 'truncate(\"cut\", 5) or print \"$!\\n\"'; done; \
-                  sort /tmp/out | uniq -c | tr -s ' '";
-    let is_over = AtomicBool::new(false);
-    let output = thread::scope(|scope| {
-        let host = scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                replace("run").and_then(|()| replace("cut"))?;
-                thread::sleep(Duration::from_millis(5));
-            }
-            Ok::<(), std::io::Error>(())
-        });
-        let output = folder.run(kernel, "", script);
-        is_over.store(true, Ordering::Relaxed);
-        host.join()
-            .map_err(|_| String::from("the host's side has panicked"))?
-            .map_err(|error| error.to_string())?;
-        output
-    })?;
-    expect(output, String::from(" 60 runs\n"))
 }
 
 fn renamed_to_itself(kernel: Kernel) -> Result<(), String> {

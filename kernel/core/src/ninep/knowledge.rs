@@ -16,7 +16,7 @@
 use crate::ninep::Attributes;
 
 /// How much younger than now the times of a file must not be for its next change to be seen in them, in seconds: their
-/// step, and what the clocks of client and server differ.
+/// step; and how much later than the client's change its own trace may be, as far as the clocks differ.
 const STEP_SECONDS: u64 = 2;
 
 /// The attributes that a client keeps of a file.
@@ -53,6 +53,44 @@ pub struct FileQuestion {
     pub is_watched: bool,
     /// The time of the clock on the wall, in seconds since 1970.
     pub wall_seconds: u64,
+    /// The server's clock at that time, as [`ServerClock::seconds`].
+    pub server_seconds: u64,
+}
+
+/// The clock by which a server sets the times of its files, as far as it has shown it: this one is never ahead of it.
+/// The client's own may be, and then a file whose times are young would seem to have been as it is for long.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerClock {
+    seconds: u64,
+    shown_ns: u64,
+}
+
+impl Default for ServerClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ServerClock {
+    /// A clock of which nothing is known.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { seconds: 0, shown_ns: 0 }
+    }
+
+    /// The server's clock has shown this time, and shows no earlier one.
+    pub fn show(&mut self, seconds: u64, now_ns: u64) {
+        if seconds > self.seconds(now_ns) {
+            *self = Self { seconds, shown_ns: now_ns };
+        }
+    }
+
+    /// The time that the server's clock shows at least. The clocks may run at speeds that differ by one in a thousand.
+    #[must_use]
+    pub const fn seconds(&self, now_ns: u64) -> u64 {
+        let passed_ns = now_ns.saturating_sub(self.shown_ns);
+        self.seconds + (passed_ns - passed_ns.div_ceil(1000)) / 1_000_000_000
+    }
 }
 
 /// The limits of what may be relied on.
@@ -124,6 +162,13 @@ impl Knowledge {
         self.attributes.as_ref()
     }
 
+    /// Whether a file that the host has just found by its name and number is the one that is known, as it is known. The
+    /// version says nothing of the client's own changes since.
+    #[must_use]
+    pub fn is_confirmed(&self, version: u32) -> bool {
+        !self.is_changed && self.attributes.as_ref().is_some_and(|known| known.version == version)
+    }
+
     /// Keeps an answer, unless it is older than the client's last change.
     pub fn learn(&mut self, question: &FileQuestion, answer: &Attributes) -> Judgement {
         let is_directory = answer.mode & 0o170_000 == 0o040_000;
@@ -156,7 +201,7 @@ impl Knowledge {
         // Names are announced one by one where there are announcements.
         let is_announced = is_directory && question.is_watched;
         self.is_settled = is_announced
-            || !is_doubtful && answer.changed.0.saturating_add(STEP_SECONDS) < question.wall_seconds;
+            || !is_doubtful && answer.changed.0.saturating_add(STEP_SECONDS) < question.server_seconds;
         self.attributes = Some(*answer);
         self.asked_ns = question.asked_ns;
         // An answer that has expired is kept all the same, and asked for again.

@@ -1,7 +1,7 @@
 //! Tests of what is relied on, and when.
 
 use super::Attributes;
-use super::knowledge::{FileQuestion, Horizon, Judgement, Knowledge};
+use super::knowledge::{FileQuestion, Horizon, Judgement, Knowledge, ServerClock};
 
 const OLD: (u64, u64) = (1000, 0);
 const NOW: u64 = 5000;
@@ -9,12 +9,12 @@ const NOW: u64 = 5000;
 const OWN: u64 = 2000;
 
 fn question(begun: u64, asked_ns: u64) -> FileQuestion {
-    FileQuestion { begun, asked_ns, epoch: 0, is_watched: false, wall_seconds: NOW }
+    FileQuestion { begun, asked_ns, epoch: 0, is_watched: false, wall_seconds: NOW, server_seconds: NOW }
 }
 
 /// One that is put right after the client's change.
 fn at_once(begun: u64, asked_ns: u64) -> FileQuestion {
-    FileQuestion { wall_seconds: OWN + 1, ..question(begun, asked_ns) }
+    FileQuestion { wall_seconds: OWN + 1, server_seconds: OWN + 1, ..question(begun, asked_ns) }
 }
 
 fn horizon(now_ns: u64) -> Horizon {
@@ -129,7 +129,7 @@ fn young_times_are_looked_at_twice() {
     let mut file = Knowledge::default();
     file.learn(&question(0, 10), &answer(1, young));
     assert!(!file.is_settled());
-    let later = |seconds| FileQuestion { wall_seconds: NOW + seconds, ..question(0, 200) };
+    let later = |seconds| FileQuestion { server_seconds: NOW + seconds, ..question(0, 200) };
     assert_eq!(file.learn(&later(5), &answer(1, young)), Judgement::Changed, "perhaps in the same step");
     assert_eq!(file.learn(&later(6), &answer(1, young)), Judgement::Same);
     assert!(file.is_settled());
@@ -202,4 +202,43 @@ fn one_doubtful_answer_does_not_follow_another() {
         let judgement = file.learn(&at_once(moment, 10 * moment), &answer(5, (2000, 0)));
         assert_eq!(judgement, if moment % 2 == 1 { Judgement::Same } else { Judgement::Changed });
     }
+}
+
+#[test]
+fn a_client_whose_clock_is_ahead_settles_nothing_early() {
+    let mut file = Knowledge::default();
+    let ahead = |server_seconds| FileQuestion { wall_seconds: NOW + 100, server_seconds, ..question(0, 10) };
+    // The host may change the file once more in the same step of its clock.
+    file.learn(&ahead(NOW), &answer(1, (NOW, 0)));
+    assert!(!file.is_settled());
+    assert_eq!(file.learn(&ahead(NOW + 3), &answer(1, (NOW, 0))), Judgement::Changed);
+    assert!(file.is_settled());
+}
+
+#[test]
+fn the_servers_clock_is_known_by_what_it_has_shown() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut clock = ServerClock::new();
+    assert!(clock.seconds(5 * SECOND) < NOW);
+    clock.show(NOW, 5 * SECOND);
+    assert_eq!(clock.seconds(5 * SECOND), NOW);
+    assert_eq!(clock.seconds(8 * SECOND), NOW + 2, "less than three seconds for sure");
+    // Times of old files say nothing new.
+    clock.show(NOW - 50, 9 * SECOND);
+    assert_eq!(clock.seconds(9 * SECOND), NOW + 3);
+    clock.show(NOW + 60, 9 * SECOND);
+    assert_eq!(clock.seconds(9 * SECOND), NOW + 60);
+    // A client whose clock is fast: after a day it is not ahead.
+    assert!(clock.seconds(9 * SECOND + 86_400 * SECOND) <= NOW + 60 + 86_400 - 86);
+    assert_eq!(clock.seconds(0), NOW + 60, "and a question from before is no reason to panic");
+}
+
+#[test]
+fn a_version_confirms_what_is_known() {
+    let mut file = Knowledge::default();
+    assert!(!file.is_confirmed(0), "nothing is");
+    file.learn(&question(0, 10), &Attributes { version: 7, ..answer(1, OLD) });
+    assert!(file.is_confirmed(7) && !file.is_confirmed(8));
+    file.change(1, OWN);
+    assert!(!file.is_confirmed(7), "another file may have been like this one before the client changed it");
 }

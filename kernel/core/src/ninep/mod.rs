@@ -59,6 +59,8 @@ pub mod set {
 
 /// Everything that `stat` tells.
 pub const GETATTR_BASIC: u64 = 0x7ff;
+/// The generation of the file's number, which some file systems have.
+pub const GETATTR_GENERATION: u64 = 0x1000;
 
 /// The defect of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,8 +235,17 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The message ends before.
     pub fn qid(&mut self) -> Read<u64> {
-        self.bytes(5)?;
-        self.u64()
+        self.qid_and_version().map(|(number, _)| number)
+    }
+
+    /// A file's identity: its number, and the version, which is another when the file has changed.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn qid_and_version(&mut self) -> Read<(u64, u32)> {
+        self.bytes(1)?;
+        let version = self.u32()?;
+        Ok((self.u64()?, version))
     }
 
     /// A file's identity, and its type as in `struct dirent`.
@@ -264,6 +275,7 @@ impl<'a> Reader<'a> {
 #[allow(missing_docs, reason = "the names are those of stat(2)")]
 pub struct Attributes {
     pub number: u64,
+    pub version: u32,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -275,6 +287,8 @@ pub struct Attributes {
     pub accessed: (u64, u64),
     pub modified: (u64, u64),
     pub changed: (u64, u64),
+    /// Tells files apart that have the number one after the other, if the server knows it.
+    pub generation: Option<u64>,
 }
 
 impl Attributes {
@@ -283,15 +297,37 @@ impl Attributes {
     /// # Errors
     /// The message ends before.
     pub fn read(reader: &mut Reader<'_>) -> Read<Self> {
-        reader.u64()?;
-        let number = reader.qid()?;
+        let valid = reader.u64()?;
+        let (number, version) = reader.qid_and_version()?;
         let (mode, uid, gid) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let (links, device, size) = (reader.u64()?, reader.u64()?, reader.u64()?);
         reader.u64()?;
         let blocks = reader.u64()?;
         let mut time = || Ok((reader.u64()?, reader.u64()?));
         let (accessed, modified, changed) = (time()?, time()?, time()?);
-        Ok(Self { number, mode, uid, gid, links, device, size, blocks, accessed, modified, changed })
+        let generation = if valid & GETATTR_GENERATION == 0 {
+            None
+        } else {
+            // After the time of birth.
+            time()?;
+            Some(reader.u64()?)
+        };
+        let numbers =
+            Self { number, version, mode, uid, gid, links, device, size, blocks, ..Self::default() };
+        Ok(Self { accessed, modified, changed, generation, ..numbers })
+    }
+
+    /// Whether the file has one name at most, as far as the count tells: a directory counts its own entries.
+    #[must_use]
+    pub const fn has_one_name(&self) -> bool {
+        self.links <= 1 || self.mode & 0o170_000 == 0o040_000
+    }
+
+    /// Whether both are of one file, where the generations tell that.
+    #[must_use]
+    pub fn is_same_file(&self, other: &Self) -> Option<bool> {
+        let is_same = self.generation? == other.generation?;
+        Some(is_same && self.number == other.number)
     }
 }
 

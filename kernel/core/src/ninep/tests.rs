@@ -59,7 +59,7 @@ fn attributes_and_entries() {
     let mut buffer = [0; 256];
     let mut writer = MessageWriter::new(&mut buffer, kind::GETATTR + 1, 0);
     writer.u64(GETATTR_BASIC);
-    writer.bytes(&[0; 5]);
+    writer.bytes(&[0, 7, 0, 0, 0]);
     writer.u64(42);
     for value in [0o100_644, 1, 2] {
         writer.u32(value);
@@ -73,6 +73,16 @@ fn attributes_and_entries() {
     assert_eq!((attributes.number, attributes.mode, attributes.uid, attributes.gid), (42, 0o100_644, 1, 2));
     assert_eq!((attributes.links, attributes.device, attributes.size, attributes.blocks), (3, 4, 5, 7));
     assert_eq!((attributes.accessed, attributes.modified), ((8, 9), (10, 11)));
+    assert_eq!(attributes.version, 7);
+    assert_eq!(attributes.generation, None, "the server says that it does not know it");
+    buffer[HEADER_BYTES..HEADER_BYTES + 8]
+        .copy_from_slice(&(GETATTR_BASIC | GETATTR_GENERATION).to_le_bytes());
+    let mut reader = Reader::of_reply(&buffer[..length], kind::GETATTR).unwrap();
+    let known = Attributes::read(&mut reader).unwrap();
+    assert_eq!((known.changed, known.generation), ((12, 13), Some(16)));
+    assert_eq!((known.is_same_file(&known), known.is_same_file(&attributes)), (Some(true), None));
+    let next = Attributes { generation: Some(17), ..known };
+    assert_eq!(known.is_same_file(&next), Some(false), "the number has another file");
 
     let mut writer = MessageWriter::new(&mut buffer, kind::READDIR + 1, 0);
     writer.bytes(&[0; 5]);

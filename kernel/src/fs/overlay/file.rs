@@ -149,6 +149,10 @@ impl File for OverlayFile {
         self.current()?.file.clone().map_shared()
     }
 
+    fn loss(&self) -> Result<(), Errno> {
+        self.real().file.loss()
+    }
+
     fn mapped_source(self: Arc<Self>) -> Option<Arc<dyn MapSource>> {
         self.real().file.clone().mapped_source()
     }

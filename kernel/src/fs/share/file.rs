@@ -1,14 +1,16 @@
 //! Open files of a shared folder.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_kernel_core::ninep::{MessageWriter, Reader, kind};
+use linux_raw_sys::general as linux;
 
 use crate::device::share::GiveUp;
 use crate::error::{Errno, TryResult};
 use crate::fs::share::handle::Handle;
 use crate::fs::share::node::SharedNode;
-use crate::fs::share::{CHUNK, Fid};
+use crate::fs::share::{CHUNK, Fid, handle};
 use crate::fs::{File, IoBuffer, OpenFile, StatusFlags};
 use crate::memory::MapSource;
 
@@ -17,17 +19,41 @@ pub struct SharedFile {
     node: Arc<SharedNode>,
     /// The handle; a directory is opened for each listing.
     handle: Option<Arc<Handle>>,
+    /// A handle by which the host appends.
+    appender: Option<Arc<Handle>>,
     /// Opened for reading and writing, so that mappings can be stored by the handle.
     stores: bool,
+    /// The losses of the file that were told of, or came before it was opened.
+    told_losses: AtomicU64,
 }
 
 impl SharedFile {
     pub(super) const fn directory(node: Arc<SharedNode>) -> Self {
-        Self { node, handle: None, stores: false }
+        Self { node, handle: None, appender: None, stores: false, told_losses: AtomicU64::new(0) }
     }
 
-    pub(super) const fn regular(node: Arc<SharedNode>, handle: Arc<Handle>, stores: bool) -> Self {
-        Self { node, handle: Some(handle), stores }
+    pub(super) fn regular(
+        node: Arc<SharedNode>,
+        handle: Arc<Handle>,
+        appender: Option<Arc<Handle>>,
+        stores: bool,
+    ) -> Self {
+        let told_losses = AtomicU64::new(node.state.told_losses());
+        Self { node, handle: Some(handle), appender, stores, told_losses }
+    }
+
+    /// A handle by which bytes are written, at the end or at an offset; whether the host appends by it.
+    fn writer(&self, appends: bool) -> Result<(Arc<Handle>, bool), Errno> {
+        let handle = self.handle()?;
+        match &self.appender {
+            Some(appender) if appends => Ok((appender.clone(), true)),
+            // It was opened to append, and is not to any more.
+            _ if handle.appends() => {
+                let fid = handle::open(&self.node, linux::O_WRONLY)?;
+                Ok((Handle::opened(self.node.clone(), fid, linux::O_WRONLY)?, false))
+            }
+            _ => Ok((handle.clone(), false)),
+        }
     }
 
     fn handle(&self) -> Result<&Arc<Handle>, Errno> {
@@ -73,14 +99,19 @@ impl File for SharedFile {
     }
 
     fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
-        let fid = self.handle()?.fid()?;
+        let appends = buffer.appends() || open.flags().contains(StatusFlags::APPEND);
+        let (handle, is_by_host) = self.writer(appends)?;
+        let fid = handle.fid()?;
         let (state, server) = (&self.node.state, &fid.server);
         let _contents = state.lock_contents()?;
-        let appends = buffer.appends() || open.flags().contains(StatusFlags::APPEND);
         // The end is where the host has it now.
         let give_up = GiveUp::Forget;
-        let before =
-            if appends { self.node.asked_length(give_up)?.bytes } else { self.node.size(give_up)? };
+        let length = if appends { self.node.asked_length(give_up)? } else { self.node.length(give_up)? };
+        if appends && length.is_lost && !is_by_host {
+            // Nobody says where it ends.
+            return Err(Errno::ESTALE.into());
+        }
+        let before = length.bytes;
         let offset = if appends { before } else { offset };
         let count = buffer.remaining().min(CHUNK);
         // Looked at without taking it: the server says how much it took.
@@ -90,6 +121,11 @@ impl File for SharedFile {
         };
         state.change(server);
         let written = server.write(fid, offset, count, fill, |bytes| {
+            if appends && length.is_lost {
+                // The place is not known; who reads asks the host.
+                state.pages.distrust();
+                return;
+            }
             state.pages.was_written(server, offset, bytes, before);
             state.grow(server, offset + bytes.len() as u64);
         });
@@ -115,9 +151,7 @@ impl File for SharedFile {
         self.handle()?;
         let state = &self.node.state;
         let _contents = state.lock_contents()?;
-        let before = self.node.size(GiveUp::Forget)?;
         self.node.truncate(size)?;
-        state.pages.was_truncated(self.node.server(), before, size);
         Ok(true)
     }
 
@@ -143,5 +177,12 @@ impl File for SharedFile {
 
     fn mapped_source(self: Arc<Self>) -> Option<Arc<dyn MapSource>> {
         self.node.state.source()
+    }
+
+    fn loss(&self) -> Result<(), Errno> {
+        let told = self.told_losses.load(Ordering::Relaxed);
+        let Some((losses, error)) = self.node.state.tell_loss(told) else { return Ok(()) };
+        self.told_losses.store(losses, Ordering::Relaxed);
+        Err(error)
     }
 }

@@ -7,15 +7,16 @@
 //! lazy handles get one that the host has opened. A file that is mapped has such a handle, which further handles have
 //! in common with the mappings.
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use heddle_kernel_core::ninep::{MessageWriter, kind};
+use heddle_kernel_core::ninep::{Attributes, MessageWriter, kind};
 use linux_raw_sys::general as linux;
 
+use crate::device::share::GiveUp;
 use crate::error::Errno;
 use crate::fs::share::Fid;
-use crate::fs::share::node::SharedNode;
+use crate::fs::share::node::{SharedNode, attributes};
 use crate::fs::share::pages::{COMPLETE_MAX, PAGE};
 use crate::memory::fallible;
 
@@ -25,8 +26,6 @@ pub struct LazyHandles {
     count: usize,
     /// Opened for all of them.
     opened: Option<Arc<Fid>>,
-    /// The node of the last one.
-    node: Weak<SharedNode>,
     /// Calls under way that take a name of the file away.
     losing: usize,
     /// The file has lost a name, so that a node may have none by which it could be opened later.
@@ -34,14 +33,14 @@ pub struct LazyHandles {
 }
 
 impl LazyHandles {
-    /// A node by which the file was opened without the host, if there are such handles.
-    pub fn node(&self) -> Option<Arc<SharedNode>> {
-        if self.is_pinning() { self.node.upgrade() } else { None }
-    }
-
     /// Whether there are handles for which the bytes have to stay.
     pub const fn is_pinning(&self) -> bool {
         self.count > 0 && self.opened.is_none()
+    }
+
+    /// Whether the host has opened the file for them.
+    pub const fn is_opened(&self) -> bool {
+        self.opened.is_some()
     }
 }
 
@@ -52,23 +51,26 @@ pub struct Handle {
     /// It is counted among the lazy ones of the file, for which so many frames are pinned.
     is_lazy: AtomicBool,
     pinned: usize,
+    /// Whatever is written by it comes at the end.
+    appends: bool,
 }
 
 impl Handle {
-    /// A handle that the host has opened.
-    pub fn opened(node: Arc<SharedNode>, fid: Fid) -> Result<Arc<Self>, Errno> {
-        Self::sharing(node, fallible::try_arc(fid)?)
+    /// A handle that the host has opened with these flags.
+    pub fn opened(node: Arc<SharedNode>, fid: Fid, flags: u32) -> Result<Arc<Self>, Errno> {
+        Self::sharing(node, fallible::try_arc(fid)?, flags & linux::O_APPEND != 0)
     }
 
-    fn sharing(node: Arc<SharedNode>, fid: Arc<Fid>) -> Result<Arc<Self>, Errno> {
+    fn sharing(node: Arc<SharedNode>, fid: Arc<Fid>, appends: bool) -> Result<Arc<Self>, Errno> {
+        node.state.hold();
         let fid = spin::Once::initialized(fid);
-        fallible::try_arc(Self { node, fid, is_lazy: AtomicBool::new(false), pinned: 0 })
+        fallible::try_arc(Self { node, fid, is_lazy: AtomicBool::new(false), pinned: 0, appends })
     }
 
     /// A handle to read, if that needs no word to the host; `may_be_lazy` if the host need not have opened the file.
     pub fn at_once(node: &Arc<SharedNode>, may_be_lazy: bool) -> Result<Option<Arc<Self>>, Errno> {
         if let Some(fid) = node.state.mapped_fid() {
-            return Self::sharing(node.clone(), fid).map(Some);
+            return Self::sharing(node.clone(), fid, false).map(Some);
         }
         if may_be_lazy { Self::lazy(node) } else { Ok(None) }
     }
@@ -86,11 +88,10 @@ impl Handle {
         let keeps_its_names = {
             let mut lazy = state.lazy.lock();
             lazy.count += 1;
-            lazy.node = Arc::downgrade(node);
             lazy.losing == 0 && !lazy.has_lost
         };
         let is_lazy = AtomicBool::new(true);
-        let handle = Self { node: node.clone(), fid: spin::Once::new(), is_lazy, pinned };
+        let handle = Self { node: node.clone(), fid: spin::Once::new(), is_lazy, pinned, appends: false };
         if keeps_its_names && state.pages.is_complete(size) {
             fallible::try_arc(handle).map(Some)
         } else {
@@ -109,9 +110,12 @@ impl Handle {
         let kept = self.node.state.lazy.lock().opened.clone();
         let fid = match kept {
             Some(fid) => fid,
-            None => fallible::try_arc(open(&self.node, linux::O_RDONLY)?)?,
+            None => open_unheld(&self.node)?,
         };
-        let fid = self.fid.call_once(|| fid);
+        let fid = self.fid.call_once(|| {
+            self.node.state.hold();
+            fid
+        });
         self.settle();
         Ok(fid)
     }
@@ -119,6 +123,11 @@ impl Handle {
     /// The host's handle, if the host has opened the file for this one.
     pub fn opened_fid(&self) -> Option<&Arc<Fid>> {
         self.fid.get()
+    }
+
+    /// Whether whatever is written by it comes at the end.
+    pub const fn appends(&self) -> bool {
+        self.appends
     }
 
     /// Counts a lazy handle out.
@@ -143,6 +152,9 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.settle();
+        if self.fid.get().is_some() {
+            self.node.state.let_go();
+        }
     }
 }
 
@@ -151,13 +163,39 @@ impl Drop for Handle {
 /// # Errors
 /// The host's; `ESTALE` if it has another file of that name.
 pub fn open(node: &SharedNode, flags: u32) -> Result<Fid, Errno> {
+    let (fid, version) = open_unasked(node, flags)?;
+    if !node.state.is_confirmed(version) {
+        // All that is known is to be about the file that was opened.
+        node.ask_after_walk(GiveUp::Forget)?;
+    }
+    Ok(fid)
+}
+
+/// The same without a question about what is known of the file; the handle, and the version of the file.
+fn open_unasked(node: &SharedNode, flags: u32) -> Result<(Fid, u32), Errno> {
     let fid = node.fid.again()?;
     let write = |writer: &mut MessageWriter<'_>| {
         writer.u32(fid.number);
         writer.u32(flags);
     };
-    let number = node.fid.server.call(kind::OPEN, write, |reader| reader.qid())?;
-    if number == node.number { Ok(fid) } else { Err(Errno::ESTALE) }
+    let (number, version) = node.fid.server.call(kind::OPEN, write, |reader| reader.qid_and_version())?;
+    if number == node.number { Ok((fid, version)) } else { Err(Errno::ESTALE) }
+}
+
+/// The same for a file that nobody holds on the host, where another may have its name and its number by now. The host
+/// tells them apart if its file system counts generations. Nothing is learnt here, since what is learnt may have lazy
+/// handles opened, and would come back here as long as the host changes the file.
+fn open_unheld(node: &SharedNode) -> Result<Arc<Fid>, Errno> {
+    let (fid, version) = open_unasked(node, linux::O_RDONLY)?;
+    if !node.state.is_confirmed(version) {
+        node.state.expire(node.server());
+    }
+    let answer = attributes(GiveUp::Forget, &fid)?;
+    let is_other = |known: Attributes| known.is_same_file(&answer) == Some(false);
+    if node.state.last().is_some_and(is_other) {
+        return Err(Errno::ESTALE);
+    }
+    fallible::try_arc(fid)
 }
 
 /// Opens a file on the host for all lazy handles, if there are any.
@@ -166,9 +204,7 @@ pub fn open_for_lazy(node: &SharedNode) {
         return;
     }
     // If that fails, the bytes that are kept are all there is, and they stay.
-    let Some(fid) = open(node, linux::O_RDONLY).ok().and_then(|fid| fallible::try_arc(fid).ok()) else {
-        return;
-    };
+    let Ok(fid) = open_unheld(node) else { return };
     let mut lazy = node.state.lazy.lock();
     let unneeded = if lazy.is_pinning() { lazy.opened.replace(fid) } else { Some(fid) };
     drop(lazy);

@@ -7,7 +7,8 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use heddle_kernel_core::ninep::knowledge::{FileQuestion, Horizon};
+use heddle_kernel_core::ninep::Attributes;
+use heddle_kernel_core::ninep::knowledge::{FileQuestion, Horizon, ServerClock};
 
 use crate::error::Errno;
 use crate::fs::share::names::Hand;
@@ -16,7 +17,7 @@ use crate::fs::share::state::FileState;
 use crate::memory::{fallible, frame};
 use crate::sched;
 use crate::sync::SpinLock;
-use crate::time::{NS_PER_SECOND, now_ns, realtime_ns};
+use crate::time::{NS_PER_SECOND, host_realtime_ns, now_ns};
 
 /// How long an answer is relied on.
 pub const VALID_NS: u64 = NS_PER_SECOND;
@@ -24,6 +25,8 @@ pub const VALID_NS: u64 = NS_PER_SECOND;
 const VALID_WATCHED_NS: u64 = 30 * NS_PER_SECOND;
 /// The memory's frames for each name that may be kept: an entry with its node and state takes about a kilobyte.
 const FRAMES_PER_NAME: usize = 8;
+/// How much later than the host's clock times of files may be that are taken for a server's time, in seconds.
+const AHEAD_SECONDS: u64 = 2;
 /// States that one step looks at.
 const LOOKS: usize = 8;
 /// The part of the memory that may hold bytes of files that were opened without the host.
@@ -76,6 +79,12 @@ pub struct CacheCounts {
     pinned: AtomicUsize,
     /// The number of the state that was visited last.
     hand: AtomicU64,
+    clock: SpinLock<ServerClock>,
+}
+
+/// The time in seconds by a clock that no program sets.
+pub fn wall_seconds() -> u64 {
+    host_realtime_ns() / NS_PER_SECOND
 }
 
 impl CacheCounts {
@@ -89,6 +98,7 @@ impl CacheCounts {
             has_gaps: AtomicBool::new(false),
             pinned: AtomicUsize::new(0),
             hand: AtomicU64::new(0),
+            clock: SpinLock::new(ServerClock::new()),
         }
     }
 }
@@ -107,12 +117,23 @@ impl Server {
 
     /// The state of the clocks before a question is put.
     pub fn question(&self) -> FileQuestion {
+        let asked_ns = now_ns();
         FileQuestion {
             begun: self.kept.moment.load(Ordering::Relaxed),
-            asked_ns: now_ns(),
+            asked_ns,
             epoch: self.kept.epoch.load(Ordering::Relaxed),
             is_watched: self.kept.valid_ns.load(Ordering::Relaxed) == VALID_WATCHED_NS,
-            wall_seconds: realtime_ns() / NS_PER_SECOND,
+            wall_seconds: wall_seconds(),
+            server_seconds: self.kept.clock.lock().seconds(asked_ns),
+        }
+    }
+
+    /// An answer shows what time it is there.
+    pub fn show_time(&self, attributes: &Attributes) {
+        let seconds = attributes.changed.0;
+        // A file system may have times of a clock that was wrong.
+        if seconds <= wall_seconds() + AHEAD_SECONDS {
+            self.kept.clock.lock().show(seconds, now_ns());
         }
     }
 
@@ -129,6 +150,10 @@ impl Server {
 
     /// Changes are announced from now on, or not any more.
     pub fn set_watched(&self, is_watched: bool) {
+        if is_watched {
+            // Only a file system of the host's own is watched, and the machine has had its clock from there.
+            self.kept.clock.lock().show(wall_seconds(), now_ns());
+        }
         self.kept.valid_ns.store(if is_watched { VALID_WATCHED_NS } else { VALID_NS }, Ordering::Relaxed);
         self.distrust();
     }

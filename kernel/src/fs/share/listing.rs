@@ -21,9 +21,11 @@ enum ListingEnd {
     Stopped,
     /// At the end of the entries; the host goes on from here.
     Next(u64),
+    /// No entry has the cookie.
+    Unknown,
 }
 
-/// Shows entries behind a cookie, which is one of theirs or zero.
+/// Shows entries behind a cookie, which is zero or one of theirs; nothing if it is none of theirs.
 fn show(entries: &[u8], cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<ListingEnd, Errno> {
     let (mut reader, mut next, mut is_behind) = (Reader::of_fields(entries), cookie, cookie == 0);
     while !reader.is_empty() {
@@ -41,7 +43,7 @@ fn show(entries: &[u8], cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) 
             return Ok(ListingEnd::Stopped);
         }
     }
-    Ok(ListingEnd::Next(next))
+    Ok(if is_behind { ListingEnd::Next(next) } else { ListingEnd::Unknown })
 }
 
 /// An opened handle of a directory.
@@ -74,15 +76,18 @@ fn read(open: &Fid, next: u64) -> Result<Vec<u8>, Errno> {
 fn last_cookie(entries: &[u8]) -> Result<u64, Errno> {
     match show(entries, 0, &mut |_| true)? {
         ListingEnd::Next(next) => Ok(next),
-        ListingEnd::Stopped => Err(Errno::EIO),
+        ListingEnd::Stopped | ListingEnd::Unknown => Err(Errno::EIO),
     }
 }
 
 /// Lists a directory, as [`crate::fs::Inode::list`].
 pub fn list(node: &SharedNode, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
     node.refresh()?;
-    if let Some(entries) = node.state.listing() {
-        return show(&entries, cookie, visit).map(drop);
+    // A cookie of an older listing, whose entry is gone, tells the host all the same where to go on.
+    if let Some(entries) = node.state.listing()
+        && !matches!(show(&entries, cookie, visit)?, ListingEnd::Unknown)
+    {
+        return Ok(());
     }
     let asked = node.state.ask_name(&node.fid.server);
     let open = open(node)?;

@@ -9,7 +9,7 @@ use crate::fs::share::handle::Handle;
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::PAGE;
 use crate::memory::source::Written;
-use crate::memory::{FrameRef, MapSource, PageRef, fallible};
+use crate::memory::{FrameRef, MapSource, PageRef, fallible, writeback};
 use crate::sync::SpinLock;
 
 /// A source of mappings, from the first mapping of a file until the last is gone and what was written is stored.
@@ -77,6 +77,7 @@ impl Drop for Mapped {
             ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
             // Nobody would store them later, and what is read must be what the host has.
             pages.forget_written(self.node.server(), moment);
+            self.node.state.note_loss(error);
         }
     }
 }
@@ -100,9 +101,13 @@ impl MapSource for Mapped {
         self.store_pages(written.pages.clone(), if is_unmapped { written.moment } else { 0 })
     }
 
-    fn give_up(&self) {
+    fn store_unmapped(&self) {
         if !self.node.state.lazy.lock().is_pinning() {
-            self.node.state.pages.give_up(&self.node.fid.server, |index, frame| self.send(index, frame));
+            self.node.state.pages.give_up(&self.node.fid.server, |index, frame| {
+                self.send(index, frame)?;
+                writeback::note_progress();
+                Ok(())
+            });
         }
     }
 

@@ -181,6 +181,11 @@ impl Names {
         taken
     }
 
+    /// Whether entries are kept.
+    pub fn has_any(&self) -> bool {
+        !self.present.is_empty()
+    }
+
     /// Takes any entry.
     pub fn pop(&mut self) -> OldName {
         self.present.pop_first().map(|(_, known)| known.entry)

@@ -4,7 +4,9 @@ use alloc::sync::{Arc, Weak};
 use core::any::Any;
 
 use heddle_kernel_core::ninep::knowledge::{FileQuestion, Judgement};
-use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, MessageWriter, Reader, kind, set};
+use heddle_kernel_core::ninep::{
+    Attributes, GETATTR_BASIC, GETATTR_GENERATION, MessageWriter, Reader, kind, set,
+};
 use linux_raw_sys::general as linux;
 
 use crate::device::share::GiveUp;
@@ -54,26 +56,43 @@ impl SharedNode {
         attributes: &Attributes,
     ) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
-        let mut state = fid.server.state_of(attributes.number)?;
-        // A file that was opened without the host is not held there, so another may have got its number.
-        let lazy = state.lazy.lock().node();
-        if let Some(lazy) = lazy {
-            match lazy.ask(GiveUp::Forget) {
-                Err(Errno::ENOENT | Errno::ESTALE) => {
-                    fid.server.part(&state, attributes.number);
-                    state = fid.server.state_of(attributes.number)?;
-                }
-                Err(Errno::EINTR) => return Err(Errno::EINTR),
-                _ => {}
-            }
-        }
+        let state = Self::state_for(&fid, attributes)?;
+        fid.server.show_time(attributes);
         let judgement = state.learn(question, attributes);
         let (created, entry) = (SpinLock::new(None), SpinLock::new(Weak::new()));
         let node = fallible::try_arc(Self { fid, kind, number: attributes.number, state, entry, created })?;
+        node.state.found_by(&node);
         if judgement == Judgement::Changed {
             handle::open_for_lazy(&node);
         }
         Ok(node)
+    }
+
+    /// The state for a file that was found by a new way. A state of its number that is known already is another file's
+    /// if that file is gone from where it was found: the host gives numbers of files that are gone to new ones at once.
+    fn state_for(fid: &Fid, attributes: &Attributes) -> Result<Arc<FileState>, Errno> {
+        let (server, number) = (&fid.server, attributes.number);
+        let state = server.state_of(number)?;
+        let Some(other) = state.unheld_node() else { return Ok(state) };
+        let is_other = match state.last().and_then(|known| known.is_same_file(attributes)) {
+            Some(is_same) => !is_same,
+            None => match other.ask(GiveUp::Forget) {
+                // With further names that are not asked about.
+                Err(Errno::ENOENT | Errno::ESTALE) if !attributes.has_one_name() && !state.is_lazy() => {
+                    state.doubt(server);
+                    state.pages.distrust();
+                    false
+                }
+                Err(Errno::ENOENT | Errno::ESTALE) => true,
+                Err(Errno::EINTR) => return Err(Errno::EINTR),
+                _ => false,
+            },
+        };
+        if !is_other {
+            return Ok(state);
+        }
+        server.part(&state, number);
+        server.state_of(number)
     }
 
     fn metadata_of(&self, attributes: &Attributes) -> Metadata {
@@ -110,12 +129,14 @@ impl SharedNode {
     }
 
     /// The same, where the host has just answered a walk to the file.
-    fn ask_after_walk(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
+    pub(super) fn ask_after_walk(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
         let question = self.server().question();
         let attributes = attributes(give_up, &self.fid)?;
-        if attributes.number != self.number {
+        let is_other = |known: Attributes| known.is_same_file(&attributes) == Some(false);
+        if attributes.number != self.number || self.state.last().is_some_and(is_other) {
             return Err(Errno::ESTALE);
         }
+        self.server().show_time(&attributes);
         if self.state.learn(&question, &attributes) == Judgement::Changed {
             // The bytes that are kept are no longer those of who has opened the file without the host.
             handle::open_for_lazy(self);
@@ -164,7 +185,12 @@ impl SharedNode {
         self.fid.server.call(request, write, |_| Ok(()))
     }
 
-    pub(super) fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
+    /// Changes attributes; whether they are this file's for sure. The host finds a file by its name, which may have
+    /// been given to another since it was looked up.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(super) fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<bool, Errno> {
         self.probe_if_old()?;
         self.state.change(self.server());
         if valid & (set::MODE | set::UID | set::GID) != 0 {
@@ -182,7 +208,14 @@ impl SharedNode {
             }
         }
         self.state.change(self.server());
-        result
+        result?;
+        if Arc::strong_count(&self.state) > 1 && self.ask_after_walk(GiveUp::Forget).is_err() {
+            // The other nodes' file may be as it was, or not.
+            self.state.doubt(self.server());
+            self.state.pages.distrust();
+            return Ok(false);
+        }
+        Ok(true)
     }
 
     fn ask_to_set(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
@@ -202,10 +235,23 @@ impl SharedNode {
         })
     }
 
-    /// Changes the length.
+    /// Changes the length, while the caller holds the contents.
+    ///
+    /// # Errors
+    /// The host's; `ESTALE` if it does not have the file by its name any more, which is how it would find it.
     pub(super) fn truncate(&self, size: u64) -> Result<(), Errno> {
-        self.set_attributes(set::SIZE, &InodeChange::default(), size)?;
+        // Right before, since it cannot be undone.
+        self.probe_if_old()?;
+        let before = match self.ask_after_walk(GiveUp::Forget) {
+            Ok(attributes) => attributes.size,
+            Err(Errno::ENOENT) => return Err(Errno::ESTALE),
+            Err(error) => return Err(error),
+        };
+        if !self.set_attributes(set::SIZE, &InodeChange::default(), size)? {
+            return Err(Errno::ESTALE);
+        }
         self.state.set_size(self.server(), size);
+        self.state.pages.was_truncated(self.server(), before, size);
         Ok(())
     }
 
@@ -287,10 +333,16 @@ impl SharedNode {
         asked: &NameQuestion,
         known: Option<(Arc<Dentry>, Arc<Self>)>,
     ) -> Result<Arc<Dentry>, Errno> {
+        // A node of a file that has the number no more is left to who has it.
         if let Some((entry, node)) = known
-            && self.fid.number_of(name)? == Some(node.number)
+            && let Some((number, version)) = self.fid.number_of(name)?
+            && number == node.number
+            && self.server().is_state_of(&node.state, node.number)
         {
-            let is_current = node.state.is_current(self.server());
+            node.state.found_by(&node);
+            // A directory's version says nothing about its names, which are asked about by themselves.
+            let is_confirmed = node.kind == FileType::Directory || node.state.is_confirmed(version);
+            let is_current = is_confirmed && node.state.is_current(self.server());
             match if is_current { Ok(()) } else { node.ask_after_walk(GiveUp::Forget).map(drop) } {
                 Ok(()) => {
                     self.keep(name, &entry, asked);
@@ -331,7 +383,7 @@ pub(super) const fn storable(permissions: u32, is_directory: bool) -> u32 {
 pub(super) fn attributes(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
     let write = |writer: &mut MessageWriter<'_>| {
         writer.u32(fid.number);
-        writer.u64(GETATTR_BASIC);
+        writer.u64(GETATTR_BASIC | GETATTR_GENERATION);
     };
     fid.server.call_or(give_up, kind::GETATTR, write, Attributes::read)
 }
@@ -404,6 +456,8 @@ impl Inode for SharedNode {
     }
 
     fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
+        // The host may have another directory of that path by now.
+        self.refresh()?;
         let server = self.server();
         let began = self.state.change(server);
         let made = self.ask_to_create(this, name, creation);
@@ -460,7 +514,7 @@ impl Inode for SharedNode {
         ] {
             valid |= if is_asked { bits } else { 0 };
         }
-        if valid == 0 { Ok(()) } else { self.set_attributes(valid, change, 0) }
+        if valid == 0 { Ok(()) } else { self.set_attributes(valid, change, 0).map(drop) }
     }
 
     fn locks(&self, _: bool) -> Result<Option<&FileLocks>, Errno> {
@@ -490,12 +544,19 @@ impl Inode for SharedNode {
         let access = if is_executed { linux::O_RDONLY } else { opening.flags.bits() & linux::O_ACCMODE };
         // A program that runs must stay to be had, whatever becomes of the name.
         let at_once = if access == linux::O_RDONLY { Handle::at_once(&self, !is_executed)? } else { None };
-        let handle = match at_once {
-            Some(handle) => handle,
-            None => self.open_on_host(access, opening)?,
-        };
+        // The host finds the end, of which it alone knows for sure, whatever becomes of the name.
+        let appends = access != linux::O_RDONLY && opening.flags.contains(StatusFlags::APPEND);
         let stores = opening.flags.contains(StatusFlags::RDWR);
-        let file = fallible::try_arc(SharedFile::regular(self.clone(), handle, stores))?;
+        let appender = if appends { self.open_to_append(opening)? } else { None };
+        let handle = match (at_once, &appender) {
+            (Some(handle), _) => handle,
+            (None, Some(appender)) if !stores => {
+                drop(self.created.lock().take());
+                appender.clone()
+            }
+            (None, _) => self.open_on_host(access, opening)?,
+        };
+        let file = fallible::try_arc(SharedFile::regular(self.clone(), handle, appender, stores))?;
         // Last, because nobody would take it back.
         if is_executed {
             self.state.begin_executing()?;
@@ -507,8 +568,19 @@ impl Inode for SharedNode {
 }
 
 impl SharedNode {
+    /// A handle by which the host appends. `None` if the file has just been created, and is not to be had by its name:
+    /// then there is the handle by which it was created.
+    fn open_to_append(self: &Arc<Self>, opening: &Opening<'_>) -> Result<Option<Arc<Handle>>, Errno> {
+        match self.open_on_host(linux::O_WRONLY | linux::O_APPEND, opening) {
+            Ok(appender) => Ok(Some(appender)),
+            Err(error) if error == Errno::EINTR || self.created.lock().is_none() => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
     fn open_on_host(self: &Arc<Self>, access: u32, opening: &Opening<'_>) -> Result<Arc<Handle>, Errno> {
-        let created = self.created.lock().take();
+        let appends = access & linux::O_APPEND != 0;
+        let created = if appends { None } else { self.created.lock().take() };
         let fid = match created {
             Some(fid) => Ok(fid),
             None => handle::open(self, access),
@@ -522,6 +594,6 @@ impl SharedNode {
             }
             return Err(Errno::ESTALE);
         }
-        Handle::opened(self.clone(), fid?)
+        Handle::opened(self.clone(), fid?, access)
     }
 }

@@ -28,6 +28,8 @@ pub const PAGE: u64 = 4096;
 const PAGE_BYTES: usize = PAGE as usize;
 /// Pages that are read at once.
 const AHEAD: usize = CHUNK / PAGE_BYTES;
+/// Looks for a page that others change meanwhile, before they have to wait.
+const TURNS_MAX: usize = 8;
 /// Pages that one step drops.
 const STEP: usize = 32;
 /// Longest file in pages of which is found out whether all of it is kept.
@@ -159,7 +161,8 @@ impl SharedPages {
     }
 
     /// A page to be mapped, of a file of this length. The length is asked for after the look at what has changed the
-    /// file, so that no page is kept that a truncation has cut off meanwhile.
+    /// file, so that no page is kept that a truncation has cut off meanwhile. If changes overtake that again and
+    /// again, the writers wait.
     pub fn page(
         &self,
         handle: &Handle,
@@ -170,7 +173,7 @@ impl SharedPages {
         self.is_used.store(true, Ordering::Relaxed);
         let server = &handle.node().fid.server;
         let mut ahead = if server.has_room() { AHEAD } else { 1 };
-        loop {
+        for _ in 0..TURNS_MAX {
             let (changes, generation) = {
                 let cache = self.cache.lock();
                 (cache.changes, cache.generation)
@@ -202,6 +205,38 @@ impl SharedPages {
                 server.count_frames(isize::from(old.is_none()));
             }
         }
+        self.page_alone(handle, index, size()?, write)
+    }
+
+    /// The same while nobody else of the guest changes the file: the page as the host has it at one moment, whatever
+    /// the host changes.
+    fn page_alone(&self, handle: &Handle, index: u64, size: u64, write: bool) -> Result<FrameRef, Errno> {
+        let _contents = handle.node().state.lock_contents()?;
+        let size = handle.node().state.last().map_or(size, |known| known.size);
+        if index.saturating_mul(PAGE) >= size {
+            return Err(Errno::EFAULT);
+        }
+        for _ in 0..TURNS_MAX {
+            let generation = self.cache.lock().generation;
+            let frame = self.fetch(handle, index)?;
+            let mut cache = self.cache.lock();
+            if cache.generation != generation {
+                continue;
+            }
+            let (mut added, mut old) = (0, None);
+            if !cache.has(index) {
+                let slot = SharedPageSlot { frame, generation };
+                old = fallible::try_insert(&mut cache.pages.slots, index, slot)?;
+                added = isize::from(old.is_none());
+            }
+            let frame = cache.hand_out(index, write);
+            drop(cache);
+            drop(old);
+            handle.node().fid.server.count_frames(added);
+            return frame?.ok_or(Errno::EIO);
+        }
+        // The host changes it all the time: who only reads gets it as it was, and nobody else does.
+        if write { Err(Errno::EIO) } else { self.fetch(handle, index) }
     }
 
     /// The page, if it is kept and right.
@@ -449,7 +484,7 @@ impl SharedPages {
         }
     }
 
-    /// Gives up pages that nobody has mapped, after `send` has stored those that were written.
+    /// Gives up pages that nobody has mapped, after `send` has stored those that were written. Waits for the host.
     pub fn give_up(&self, server: &Server, send: impl Fn(u64, &FrameRef) -> Result<(), Errno>) {
         let mut at = 0;
         loop {
@@ -533,6 +568,9 @@ impl SharedPageCache {
     fn stored(&mut self, index: u64, clean: u64) {
         if self.pages.written.get(&index).is_some_and(|&written| written <= clean) {
             self.pages.written.remove(&index);
+            // Whoever reads from the host meanwhile may get what it had before, and must not keep that once the page
+            // here is gone.
+            self.changes += 1;
             if let Some(slot) = self.pages.slots.get_mut(&index) {
                 slot.generation = self.generation;
             }

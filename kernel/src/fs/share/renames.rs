@@ -66,6 +66,7 @@ impl SharedNode {
 
     /// Gives a file a name in this directory.
     pub(super) fn add_name(&self, name: &[u8], node: &Self) -> Result<(), Errno> {
+        self.refresh()?;
         node.probe_if_old()?;
         node.state.change(self.server());
         // The entry of the new name is made when it is looked up.
@@ -83,6 +84,7 @@ impl SharedNode {
     pub(super) fn remove_name(&self, entry: &Arc<Dentry>, node: &Self) -> Result<(), Errno> {
         let name = entry.name()?;
         let flags = if node.kind == FileType::Directory { linux::AT_REMOVEDIR } else { 0 };
+        self.refresh()?;
         node.probe_if_old()?;
         let loss = NameLoss::begin(node);
         node.state.change(self.server());
@@ -109,6 +111,8 @@ impl SharedNode {
     ) -> Result<(), Errno> {
         let target = self.sibling(&to.node)?;
         let (old_name, new_name) = (entry.name()?, copy_name(name)?);
+        self.refresh()?;
+        target.refresh()?;
         match how {
             Rename::Replace => {}
             // The protocol has no such rename; between this look and the rename the host may have made the name.

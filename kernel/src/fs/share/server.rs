@@ -209,17 +209,32 @@ impl Server {
             self.sockets.lock().remove(&number);
         }
         if let Some(state) = known.filter(|_| is_other) {
-            // Nobody would find its names any more to drop them.
+            state.part();
             self.drop_names_later(state);
         }
     }
 
-    /// The file of this number is another than that of this state, which somebody still has open.
+    /// The file of this number is another than that of this state, which nodes still have.
     pub(super) fn part(&self, state: &Arc<FileState>, number: u64) {
-        let mut all = self.states.lock();
-        if all.get(&number).is_some_and(|known| core::ptr::eq(known.as_ptr(), Arc::as_ptr(state))) {
+        {
+            let mut all = self.states.lock();
+            if all.get(&number).is_none_or(|known| !core::ptr::eq(known.as_ptr(), Arc::as_ptr(state))) {
+                return;
+            }
             all.remove(&number);
         }
+        state.expire(self);
+        if state.part() {
+            // Announcements find the files below by other names from now on, if by any.
+            self.has_lost_name();
+            self.drop_names_later(state.clone());
+        }
+    }
+
+    /// Whether this is the state of the file that has the number now, as far as is known.
+    pub(super) fn is_state_of(&self, state: &Arc<FileState>, number: u64) -> bool {
+        let all = self.states.lock();
+        all.get(&number).is_some_and(|known| core::ptr::eq(known.as_ptr(), Arc::as_ptr(state)))
     }
 
     pub(super) fn fid(self: &Arc<Self>) -> Result<Fid, Errno> {
@@ -387,12 +402,12 @@ impl Fid {
         if count == 1 { Ok(fid) } else { Err(Errno::ENOENT) }
     }
 
-    /// The number of the file of a name in this directory, without a handle that has to be given back: the walk goes
-    /// on to a name that no file can have, and says how far it came. `None` if the name has no file, or the server does
-    /// not say how far it came.
-    pub(super) fn number_of(&self, name: &[u8]) -> Result<Option<u64>, Errno> {
+    /// Number and version of the file of a name in this directory, without a handle that has to be given back: the walk
+    /// goes on to a name that no file can have, and says how far it came. `None` if the name has no file, or the server
+    /// does not say how far it came.
+    pub(super) fn number_of(&self, name: &[u8]) -> Result<Option<(u64, u32)>, Errno> {
         match self.walk_names(GiveUp::Forget, &[name, &IMPOSSIBLE_NAME]) {
-            Ok(WalkAnswer { count: 1, number, .. }) => Ok(Some(number)),
+            Ok(WalkAnswer { count: 1, first, .. }) => Ok(Some(first)),
             Err(error @ (Errno::EINTR | Errno::ENOMEM)) => Err(error),
             _ => Ok(None),
         }
@@ -425,12 +440,12 @@ impl Fid {
         };
         let read = |reader: &mut Reader<'_>| {
             let count = usize::from(reader.u16()?);
-            Ok((count, if count > 0 { reader.qid()? } else { 0 }))
+            Ok((count, if count > 0 { reader.qid_and_version()? } else { (0, 0) }))
         };
         // A handle that comes too late has to be given back.
         let give_up = if give_up == GiveUp::Never { give_up } else { GiveUp::Tell(fid.number) };
-        let (count, number) = self.server.call_or(give_up, kind::WALK, walk, read)?;
-        Ok(WalkAnswer { fid: if count == names.len() { fid.live() } else { fid }, count, number })
+        let (count, first) = self.server.call_or(give_up, kind::WALK, walk, read)?;
+        Ok(WalkAnswer { fid: if count == names.len() { fid.live() } else { fid }, count, first })
     }
 }
 
@@ -440,8 +455,8 @@ struct WalkAnswer {
     fid: Fid,
     /// How many names it came past.
     count: usize,
-    /// The number of the first one's file.
-    number: u64,
+    /// Number and version of the first one's file.
+    first: (u64, u32),
 }
 
 /// A name that is too long for any file.

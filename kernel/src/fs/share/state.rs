@@ -2,7 +2,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_kernel_core::ninep::Attributes;
 use heddle_kernel_core::ninep::knowledge::{FileQuestion, Judgement, Knowledge};
@@ -12,6 +12,7 @@ use crate::fs::Dentry;
 use crate::fs::lock::FileLocks;
 use crate::fs::pipe::Pipe;
 use crate::fs::share::handle::{Handle, LazyHandles};
+use crate::fs::share::kept::wall_seconds;
 use crate::fs::share::mapped::Mapped;
 use crate::fs::share::names::{Hand, KnownName, NameQuestion, Names, OldName, Taken};
 use crate::fs::share::node::SharedNode;
@@ -23,7 +24,7 @@ use crate::sched;
 use crate::sched::Priority;
 use crate::sched::detour::{DetourGuard, DetourLock};
 use crate::sync::SpinLock;
-use crate::time::{NS_PER_SECOND, now_ns, realtime_ns};
+use crate::time::now_ns;
 
 /// The state of a file, while it has a node.
 pub struct FileState {
@@ -45,7 +46,17 @@ pub struct FileState {
     /// The bytes that are kept.
     pub pages: SharedPages,
     pub lazy: SpinLock<LazyHandles>,
+    /// The node by which the host was asked last.
+    node: SpinLock<Weak<SharedNode>>,
+    /// Handles of the file that the host has opened.
+    held: AtomicUsize,
+    /// How often bytes that were written through mappings were lost; in the lower half the last error, and whether it
+    /// was told.
+    losses: AtomicU64,
 }
+
+/// The last loss was told.
+const LOSS_TOLD: u64 = 1 << 16;
 
 /// The things kept of a file besides its bytes.
 #[derive(Default)]
@@ -54,10 +65,8 @@ struct CachedFile {
     names: Names,
     /// Where a symbolic link leads.
     target: Option<Arc<Vec<u8>>>,
-}
-
-fn wall_seconds() -> u64 {
-    realtime_ns() / NS_PER_SECOND
+    /// Another state has the number, so nobody would find names here to drop them.
+    is_parted: bool,
 }
 
 /// The result of the guest's own change for a name.
@@ -86,7 +95,64 @@ impl FileState {
             kept: SpinLock::new(CachedFile::default()),
             pages: SharedPages::new(),
             lazy: SpinLock::new(LazyHandles::default()),
+            node: SpinLock::new(Weak::new()),
+            held: AtomicUsize::new(0),
+            losses: AtomicU64::new(0),
         }
+    }
+
+    /// The host has opened the file once more.
+    pub fn hold(&self) {
+        self.held.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes that back.
+    pub fn let_go(&self) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The host was asked by this node.
+    pub fn found_by(&self, node: &Arc<SharedNode>) {
+        let before = core::mem::replace(&mut *self.node.lock(), Arc::downgrade(node));
+        drop(before);
+    }
+
+    /// A node by which the file was found, if there is one and the host does not have the file open, so that another
+    /// may have its number by now.
+    pub fn unheld_node(&self) -> Option<Arc<SharedNode>> {
+        if self.held.load(Ordering::Relaxed) > 0 || self.lazy.lock().is_opened() {
+            return None;
+        }
+        self.node.lock().upgrade()
+    }
+
+    /// Whether there are handles by which the file was opened without the host, and the bytes have to stay.
+    pub fn is_lazy(&self) -> bool {
+        self.lazy.lock().is_pinning()
+    }
+
+    /// Bytes that were written through mappings could not be stored, and are lost.
+    pub fn note_loss(&self, error: Errno) {
+        let next = |losses: u64| Some(((losses >> 32) + 1) << 32 | u64::from(error.0));
+        // The closure never refuses.
+        let _ = self.losses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
+    /// How many losses an open file need not tell of that is opened now: all, but for one that nobody has told of.
+    pub fn told_losses(&self) -> u64 {
+        let losses = self.losses.load(Ordering::Relaxed);
+        let is_untold = losses != 0 && losses & LOSS_TOLD == 0;
+        (losses >> 32) - u64::from(is_untold)
+    }
+
+    /// The last loss, and how many there were, for an open file that has told of so many.
+    pub fn tell_loss(&self, told: u64) -> Option<(u64, Errno)> {
+        let losses = self.losses.load(Ordering::Relaxed);
+        if losses >> 32 == told {
+            return None;
+        }
+        self.losses.fetch_or(LOSS_TOLD, Ordering::Relaxed);
+        Some((losses >> 32, Errno(losses as u16)))
     }
 
     /// Waits until nobody else reads or writes bytes.
@@ -188,6 +254,11 @@ impl FileState {
     /// Whether the names that are kept, and the length, need no question.
     pub fn is_current(&self, server: &Server) -> bool {
         self.kept.lock().attributes.is_current_but_for_own_changes(&server.horizon())
+    }
+
+    /// Whether a file that the host has just found, of this version, is this one as it is known.
+    pub fn is_confirmed(&self, version: u32) -> bool {
+        self.kept.lock().attributes.is_confirmed(version)
     }
 
     /// The length, if no question is needed.
@@ -315,6 +386,13 @@ impl FileState {
         self.kept.lock().names.find(name)
     }
 
+    /// Keeps no further names. Whether there are any.
+    pub fn part(&self) -> bool {
+        let mut kept = self.kept.lock();
+        kept.is_parted = true;
+        kept.names.has_any()
+    }
+
     /// The listing, if it is kept.
     pub fn listing(&self) -> Option<Arc<Vec<u8>>> {
         self.kept.lock().names.listing()
@@ -330,7 +408,8 @@ impl FileState {
     pub fn answer_name(&self, asked: &NameQuestion, update: impl FnOnce(&mut Names)) {
         let mut kept = self.kept.lock();
         let is_kept = kept.attributes.changed_at() <= asked.question.begun
-            && kept.names.generation() == asked.generation;
+            && kept.names.generation() == asked.generation
+            && !kept.is_parted;
         if is_kept {
             update(&mut kept.names);
         }
@@ -351,6 +430,7 @@ impl FileState {
             count -= isize::from(old.is_some());
         }
         match outcome {
+            Outcome::Present(_) if kept.is_parted => is_kept = false,
             Outcome::Present(entry) => {
                 is_kept = kept.names.insert(name, entry.clone()).is_ok();
                 count += isize::from(is_kept);

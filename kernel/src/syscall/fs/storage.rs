@@ -30,7 +30,12 @@ const PAGE_BYTES: u64 = 4096;
 pub fn truncate(call: &mut Call<'_>) -> SyscallResult {
     let size = u64::try_from(call.word(1) as i64).map_err(|_| Errno::EINVAL)?;
     let path = get_path(call, 0)?;
-    let open = again_if_stale(|| open_to_truncate(call, &path))?;
+    // The name may change hands between the opening and the change, too.
+    again_if_stale(|| truncate_path(call, &path, size))
+}
+
+fn truncate_path(call: &Call<'_>, path: &[u8], size: u64) -> SyscallResult {
+    let open = open_to_truncate(call, path)?;
     if let Some(leases) = LeaseBreak::find(&open) {
         let thread = call.thread.clone();
         return pending(async move {
@@ -244,9 +249,14 @@ pub fn fsync(call: &mut Call<'_>) -> SyscallResult {
 /// Stores what programs have written to mappings of a file; everything else is where it will ever be.
 fn store(open: &Arc<OpenFile>) -> SyscallResult {
     let written = |source: &Arc<dyn MapSource>| source.written(&(0..u64::MAX)).is_some();
-    let Some(source) = open.file.clone().mapped_source().filter(written) else { return Ok(0.into()) };
+    let Some(source) = open.file.clone().mapped_source().filter(written) else {
+        open.file.loss()?;
+        return Ok(0.into());
+    };
+    let open = open.clone();
     pending(async move {
         write_back(&source, 0..u64::MAX).await?;
+        open.file.loss()?;
         Ok(0)
     })
 }

@@ -19,6 +19,7 @@ mod priority;
 mod ranges;
 mod ring;
 mod server;
+mod shares;
 mod spaces;
 mod syscalls;
 mod yields;
@@ -70,6 +71,7 @@ pub const ALL: &[Experiment] = &[
     net::EXPERIMENT,
     net_host::EXPERIMENT,
     server::EXPERIMENT,
+    shares::EXPERIMENT,
     memory::EXPERIMENT,
     executors::EXPERIMENT,
     papers::EXPERIMENT,

@@ -1,11 +1,13 @@
 // A host whose file system hangs, for QEMU: calls on files whose names begin with "hang-" do not return while there is
 // a file "slow" in the folder and none of the name "answer". Each that begins to wait leaves a file "hung.NUMBER".
+// What is written to files whose names begin with "fail-" is refused.
 // With HUNG_DELAY_US every call takes up to so many microseconds.
 //
 // No buffer is on the stack. Where a call before has left a path there, QEMU 7.2 starts machines whose firmware finds no
 // kernel, in half of all starts: it seems to read a variable of its own that nobody has written.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -39,29 +41,32 @@ static void hang(const char *name)
         usleep(2000);
 }
 
-static void hang_at(int file)
+static const char *name_of(int file)
 {
     static __thread char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
     ssize_t length = readlink(link, path, sizeof path - 1);
-    if (length <= 0)
-        return;
-    path[length] = 0;
+    path[length > 0 ? length : 0] = 0;
     const char *slash = strrchr(path, '/');
-    hang(slash ? slash + 1 : path);
+    return slash ? slash + 1 : path;
 }
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 ssize_t preadv64(int file, const struct iovec *parts, int count, off64_t offset)
 {
-    hang_at(file);
+    hang(name_of(file));
     return NEXT(preadv64)(file, parts, count, offset);
 }
 
 ssize_t pwritev64(int file, const struct iovec *parts, int count, off64_t offset)
 {
-    hang_at(file);
+    const char *name = name_of(file);
+    hang(name);
+    if (!strncmp(name, "fail-", 5)) {
+        errno = ENOSPC;
+        return -1;
+    }
     return NEXT(pwritev64)(file, parts, count, offset);
 }
 

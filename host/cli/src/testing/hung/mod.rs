@@ -9,19 +9,22 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::process::{RUN_TIMEOUT, heddle_run, run};
+use super::share_edges::compile_pages;
 use super::shares::{Folder, expect};
 use super::streams::Test;
 use crate::guest::Kernel;
 use crate::machine::QEMU;
 
 /// All tests of this module, which are for Heddle: on Linux the first two did not end, for a reason that was not found.
-pub const TESTS: [Test; 6] = [
+pub const TESTS: [Test; 8] = [
     ("a host that hangs stops one thread", one_thread),
     ("many calls hang in a shared folder", many_calls),
     ("a program that a hung host stops is killed", killed),
     ("more calls hang than there is room for", too_many),
     ("a host that hangs in a look at a file keeps nobody from making and moving others", looks),
     ("a hung host comes back to programs, mappings and writes", comes_back),
+    ("memory is found while a hung host does not take pages", memory_beside_pages),
+    ("fsync tells of pages that the host did not take", lost_pages),
 ];
 
 /// Calls that the guest's scripts use: `hangs N` waits until N calls have hung on the host. Nothing lists the folder
@@ -175,4 +178,27 @@ fn comes_back(kernel: Kernel) -> Result<(), String> {
                   echo late > hang-out & hangs 2; (sleep 0.05; echo slept); answer; wait; cat copy hang-out; \
                   rm slow answer; echo again >> hang-out; cat hang-out; ./hang-cat input";
     on_all(kernel, script, "slept\ncontents\nlate\nlate\nagain\ncontents\n", &["input"])
+}
+
+/// Pages that were written wait for the host; whoever needs memory meanwhile waits for others, or is killed.
+fn memory_beside_pages(kernel: Kernel) -> Result<(), String> {
+    let hung = Hung::new()?;
+    compile_pages(&hung.folder)?;
+    hung.folder.write("hang-pages", &[b'o'; 64 * 4096])?;
+    let script = "./share_pages hold hang-pages & while ! [ -e held ]; do sleep 0.05; done; begin; \
+                  perl -e 'my @all; push(@all, \"x\" x (1 << 20)) while 1' 2>/dev/null; echo $?; \
+                  [ -e hung.0 ] && echo hangs; answer; kill -9 $!; wait $!; echo $?";
+    let output = hung.run(kernel, &["--memory", "128"], script)?;
+    expect(output, String::from("137\nhangs\n137\n"))?;
+    let bytes = fs::read(hung.folder.0.join("hang-pages")).map_err(|error| error.to_string())?;
+    expect(bytes.iter().step_by(4096).all(|&byte| byte == b'h'), true)
+}
+
+fn lost_pages(kernel: Kernel) -> Result<(), String> {
+    let hung = Hung::new()?;
+    compile_pages(&hung.folder)?;
+    hung.folder.write("fail-pages", &[b'o'; 4096])?;
+    // ENOSPC, once for each file that was open.
+    let output = hung.run(kernel, &[], "./share_pages lose fail-pages; head -c 1 fail-pages")?;
+    expect(output, String::from("28 0 28 0 0\no"))
 }

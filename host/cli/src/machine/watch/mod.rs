@@ -16,10 +16,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use heddle_abi::control::{ShareChanged, kind, put_word};
 use heddle_streams::Outbox;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use rustix::fs::inotify::{CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
@@ -28,10 +29,17 @@ use rustix::io::Errno;
 use crate::guest::share::Share;
 use crate::machine::descriptor_path;
 
+#[cfg(test)]
+mod tests;
+
 /// Directories of one folder that are watched, at most: each takes about a kilobyte of the host's kernel.
 const DIRECTORIES_MAX: usize = 50_000;
 /// How long changes are gathered, so that a file that is written to is told about once.
 const GATHER: Duration = Duration::from_millis(10);
+/// How long after a loss of events folders are watched again: at first, and where losses follow each other, because
+/// the guest or somebody else changes more than is told.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(64);
 /// File systems that others than this host may change: NFS, SMB, 9P, FUSE, AFS, Ceph.
 const REMOTE: [u32; 7] =
     [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x6573_5546, 0x5346_414f, 0x00c3_6400];
@@ -45,8 +53,7 @@ pub fn start(shares: &[Share]) -> Option<UnixStream> {
     let (near, far) = UnixStream::pair().ok()?;
     near.set_nonblocking(true).ok()?;
     let folders = shares.iter().map(|share| share.host.clone()).collect();
-    let watch =
-        Watch { queue, folders, directories: HashMap::new(), unreadable: BTreeSet::new(), messages: far };
+    let watch = Watch::new(queue, folders, far);
     thread::Builder::new().name(String::from("watch")).spawn(move || watch.run()).ok()?;
     Some(near)
 }
@@ -64,6 +71,11 @@ struct Watch {
     /// Directories that this user cannot read, and QEMU neither, until their permissions change.
     unreadable: BTreeSet<Place>,
     messages: UnixStream,
+    /// Folders that are to be watched again, and when.
+    lost: Vec<usize>,
+    again_at: Instant,
+    /// How long after the next loss.
+    pause: Duration,
 }
 
 /// One event.
@@ -74,24 +86,47 @@ struct Change {
 }
 
 impl Watch {
+    fn new(queue: OwnedFd, folders: Vec<PathBuf>, messages: UnixStream) -> Self {
+        Self {
+            queue,
+            folders,
+            directories: HashMap::new(),
+            unreadable: BTreeSet::new(),
+            messages,
+            lost: Vec::new(),
+            again_at: Instant::now(),
+            pause: PAUSE_MIN,
+        }
+    }
+
     /// Watches until nobody hears the messages any more.
     fn run(mut self) {
-        for folder in 0..self.folders.len() {
-            if self.add(folder, PathBuf::new(), &mut BTreeSet::new()).is_err() {
-                self.give_up(folder);
-                continue;
-            }
-            let mut message = Outbox::default();
-            if !put_folder(&mut message, kind::SHARE_WATCHED, folder) || !self.send(&message) {
-                return;
-            }
-        }
-        while let Some(changes) = self.wait() {
-            if !self.tell(&changes) {
-                return;
-            }
+        let mut hears = (0..self.folders.len()).all(|folder| self.begin(folder));
+        while hears {
+            let left =
+                (!self.lost.is_empty()).then(|| self.again_at.saturating_duration_since(Instant::now()));
+            hears = if left == Some(Duration::ZERO) {
+                self.begin_again()
+            } else {
+                self.wait(left).is_some_and(|changes| self.tell(&changes))
+            };
             thread::sleep(GATHER);
         }
+    }
+
+    /// Watches a folder from now on, if it can be watched; false if nobody hears it.
+    fn begin(&mut self, folder: usize) -> bool {
+        if self.add(folder, PathBuf::new(), &mut BTreeSet::new()).is_err() {
+            self.give_up(folder);
+            return true;
+        }
+        let mut message = Outbox::default();
+        put_folder(&mut message, kind::SHARE_WATCHED, folder) && self.send(&message)
+    }
+
+    /// Watches the folders again of which events were lost.
+    fn begin_again(&mut self) -> bool {
+        std::mem::take(&mut self.lost).into_iter().all(|folder| self.begin(folder))
     }
 
     /// Watches a folder no more.
@@ -154,8 +189,15 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits for changes.
-    fn wait(&self) -> Option<Vec<Change>> {
+    /// Waits for changes, but no longer than this; then there are none.
+    fn wait(&self, at_most: Option<Duration>) -> Option<Vec<Change>> {
+        let limit = at_most.map(|limit| Timespec::try_from(limit).unwrap_or_default());
+        let mut queue = [PollFd::new(&self.queue, PollFlags::IN)];
+        match poll(&mut queue, limit.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => return Some(Vec::new()),
+            Ok(_) => {}
+            Err(_) => return None,
+        }
         let mut buffer = [MaybeUninit::uninit(); 64 << 10];
         let mut reader = inotify::Reader::new(&self.queue, &mut buffer);
         let mut changes = Vec::new();
@@ -178,7 +220,7 @@ impl Watch {
 
     /// Sends messages about changes; false if nobody hears them.
     fn tell(&mut self, changes: &[Change]) -> bool {
-        let mut told = BTreeSet::new();
+        let (mut told, mut moved) = (BTreeSet::new(), BTreeSet::new());
         let mut message = Outbox::default();
         for change in changes {
             if change.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
@@ -194,9 +236,13 @@ impl Watch {
                 let is_directory = change.flags.contains(ReadFlags::ISDIR);
                 let is_to_watch =
                     is_directory && (self.unreadable.remove(&(folder, inner.clone())) || is_new);
+                if is_directory && change.flags.intersects(ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO) {
+                    moved.insert(folder);
+                }
                 if is_to_watch && self.add(folder, inner, &mut told).is_err() {
                     put_folder(&mut message, kind::SHARE_UNWATCHED, folder);
                     self.give_up(folder);
+                    moved.remove(&folder);
                 }
                 told.insert((folder, path, change.name.clone()));
             }
@@ -205,16 +251,30 @@ impl Watch {
             let folder = u32::try_from(*folder).unwrap_or(ShareChanged::ALL);
             ShareChanged { folder, directory: path.as_os_str().as_bytes(), name }.put(&mut message)
         };
-        told.iter().try_for_each(put).is_ok() && self.send(&message)
+        if told.iter().try_for_each(put).is_err() {
+            return false;
+        }
+        // Whatever is below a directory that has moved has another path.
+        moved.iter().all(|&folder| put_folder(&mut message, kind::SHARE_WATCHED, folder))
+            && self.send(&message)
     }
 
     /// Events were lost, and with them directories that are not watched.
     fn tell_of_the_loss(&mut self) -> bool {
         let mut message = Outbox::default();
         for folder in 0..self.folders.len() {
+            if self.directories.values().flatten().any(|(of, _)| *of == folder) {
+                self.lost.push(folder);
+            }
             self.give_up(folder);
             put_folder(&mut message, kind::SHARE_UNWATCHED, folder);
         }
+        let now = Instant::now();
+        if now > self.again_at + PAUSE_MAX {
+            self.pause = PAUSE_MIN;
+        }
+        self.again_at = now + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
         self.send(&message)
     }
 }
