@@ -10,6 +10,7 @@
 //! - [`fallible`]: allocations that can fail.
 //! - [`file_lock`]: byte-range locks of a file (`fcntl`).
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
+//! - [`fuse`]: messages to and from a program that serves a file system.
 //! - [`group`]: the executor threads of one user: their order, and their part in the processor.
 //! - [`keys`]: keys and keyrings.
 //! - [`landlock`]: what a program has forbidden itself in the tree.
@@ -56,6 +57,7 @@ pub mod fairness;
 pub mod fallible;
 pub mod file_lock;
 pub mod frame;
+pub mod fuse;
 pub mod group;
 pub mod id_map;
 pub mod keys;

@@ -6,10 +6,10 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::Errno;
-use crate::fs::inode::Inode;
+use crate::fs::inode::{FileType, Inode};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 
@@ -20,6 +20,15 @@ pub struct Dentry {
     position: SpinLock<Position>,
     /// The number of mounts on this entry.
     mounts: AtomicU32,
+}
+
+/// The number of moves of directories so far.
+static MOVES: AtomicU64 = AtomicU64::new(0);
+
+/// How many directories have got another place so far. As long as the number stays, so does what is above any of them.
+#[must_use]
+pub fn moves() -> u64 {
+    MOVES.load(Ordering::SeqCst)
 }
 
 struct Position {
@@ -79,10 +88,15 @@ impl Dentry {
     /// Notes that it is now `name` in `parent`. The old position is returned, to be dropped without a lock held.
     #[must_use]
     pub fn set_position(&self, parent: Arc<Dentry>, name: Box<[u8]>) -> impl Sized + use<> {
-        core::mem::replace(
+        let old = core::mem::replace(
             &mut *self.position.lock(),
             Position { parent: Some(parent), name, removed: false },
-        )
+        );
+        // Afterwards: whoever has looked before sees that it has to look again.
+        if self.node.kind() == FileType::Directory {
+            MOVES.fetch_add(1, Ordering::SeqCst);
+        }
+        old
     }
 
     /// Whether `other` is this entry or above it.
@@ -120,16 +134,29 @@ impl Dentry {
     /// Whether it is `other` or below it, in a file system that may make a new entry for each look at a name.
     #[must_use]
     pub fn is_in(self: &Arc<Self>, other: &Arc<Dentry>) -> bool {
+        self.is_in_by_steps(other, || Ok(())).unwrap_or(false)
+    }
+
+    /// The same, with a call of `step` for each entry on the way up.
+    ///
+    /// # Errors
+    /// That of `step`.
+    pub fn is_in_by_steps(
+        self: &Arc<Self>,
+        other: &Arc<Dentry>,
+        mut step: impl FnMut() -> Result<(), Errno>,
+    ) -> Result<bool, Errno> {
         let keeps_entries = self.node.keeps_entries();
         let mut current = self.clone();
         loop {
             if Arc::ptr_eq(&current, other) || (!keeps_entries && current.is_called_as(other)) {
-                return true;
+                return Ok(true);
             }
             match current.parent() {
                 Some(parent) => current = parent,
-                None => return false,
+                None => return Ok(false),
             }
+            step()?;
         }
     }
 

@@ -22,6 +22,7 @@ pub mod devices;
 mod directories;
 pub mod epoll;
 pub mod eventfd;
+pub mod fuse;
 pub mod inode;
 pub mod inotify;
 pub mod landlock;
@@ -212,6 +213,23 @@ pub trait File: Any + Send + Sync {
     /// Length in bytes, of an object that has one.
     fn size(&self) -> Option<u64> {
         None
+    }
+
+    /// Has a program that serves the file store it, `is_for_data` only as far as its bytes need that.
+    ///
+    /// # Errors
+    /// The program's.
+    fn store(&self, is_for_data: bool) -> Result<(), Errno> {
+        let _ = is_for_data;
+        Ok(())
+    }
+
+    /// Tells a program that serves the file of a descriptor that was closed, of one that [`File::lingers`].
+    ///
+    /// # Errors
+    /// The program's, which close(2) returns.
+    fn flush(&self) -> Result<(), Errno> {
+        Ok(())
     }
 
     /// Changes the length, by a bounded amount of work: `false` if it has to be called again.

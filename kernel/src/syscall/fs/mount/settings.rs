@@ -9,7 +9,7 @@ use crate::error::Errno;
 use crate::fs::inode::InodeChange;
 use crate::fs::lookup::Walker;
 use crate::fs::tree::Tree;
-use crate::fs::{Mount, overlay};
+use crate::fs::{Mount, fuse, overlay};
 use crate::ipc::mqueue;
 use crate::ipc::namespace::IpcNamespace;
 use crate::net::namespace::NetNamespace;
@@ -23,7 +23,14 @@ use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
 
 /// Whether there is a file system of this kind.
 pub(super) fn is_known(kind: &[u8]) -> bool {
-    matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue" | b"devpts" | b"cgroup2" | b"overlay")
+    const KNOWN: [&[u8]; 8] =
+        [b"tmpfs", b"ramfs", b"proc", b"sysfs", b"mqueue", b"devpts", b"cgroup2", b"overlay"];
+    KNOWN.contains(&kind) || is_served(kind)
+}
+
+/// Whether a program serves file systems of this kind, which may have a name of its own.
+fn is_served(kind: &[u8]) -> bool {
+    kind == b"fuse" || kind.starts_with(b"fuse.")
 }
 
 /// A mount of a new file system, or of the one that there is of its kind for the thread.
@@ -55,6 +62,11 @@ pub(super) fn make(
             let (root, start) = (directories.root(), directories.working());
             let walker = Walker { credentials: &who, root, start, thread: None };
             let made = overlay::mount(source, options, flags, &who, |path| walker.find(path))?;
+            made.file_system.set_owner(&owner);
+            return Ok(made);
+        }
+        _ if is_served(kind) => {
+            let made = fuse::mount(thread, source, options, flags)?;
             made.file_system.set_owner(&owner);
             return Ok(made);
         }
