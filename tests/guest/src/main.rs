@@ -27,6 +27,7 @@ mod epoll;
 mod extended;
 mod file;
 mod file_signals;
+mod fuse;
 mod inet;
 mod inotify;
 mod ipc;
@@ -187,6 +188,7 @@ const FAMILIES: &[&[Test]] = &[
     seccomp::TESTS,
     seccomp_listener::TESTS,
     file_signals::TESTS,
+    fuse::TESTS,
     landlock::TESTS,
     leases::TESTS,
     keys::TESTS,
