@@ -4,6 +4,7 @@
 //! - [`aio`]: control blocks of native asynchronous I/O, and the ring of their events.
 //! - [`cgroup`]: the rules of control groups.
 //! - [`core_dump`]: the layout of core files, and their names.
+//! - [`decimal`]: the digits of a number.
 //! - [`dir_index`]: the names in a directory, and positions in it that survive changes.
 //! - [`exec`]: the data that `execve` reads and writes: ELF headers, script lines, the first stack of a program.
 //! - [`fairness`]: how ordinary threads share a processor: budgets by nice value, refilled by sleeping.
@@ -51,6 +52,7 @@ pub mod acct;
 pub mod aio;
 pub mod cgroup;
 pub mod core_dump;
+pub mod decimal;
 pub mod dir_index;
 pub mod exec;
 pub mod fairness;

@@ -39,6 +39,7 @@ pub mod pipe;
 pub mod range_lock;
 pub mod setup;
 pub mod share;
+pub mod socket_node;
 pub mod timerfd;
 pub mod tree;
 pub mod view;
@@ -61,6 +62,7 @@ pub use crate::fs::directories::Directories;
 pub use crate::fs::inode::{FileType, Inode, Metadata};
 pub use crate::fs::mount::{Mount, Path};
 pub use crate::fs::open::{OpenFile, StatusFlags};
+pub use crate::fs::socket_node::SocketNode;
 
 /// Frees what is only kept to be quick.
 pub fn drain_caches() {
@@ -185,9 +187,14 @@ pub trait File: Any + Send + Sync {
         false
     }
 
+    /// The metadata of a socket.
+    fn socket_node(&self) -> Option<&SocketNode> {
+        None
+    }
+
     /// The result of `fstat` for an object that was opened without a place in a file system.
     fn metadata(&self) -> Metadata {
-        Metadata::anonymous(FileType::Regular, 0)
+        self.socket_node().map_or_else(|| Metadata::anonymous(FileType::Regular, 0), SocketNode::metadata)
     }
 
     /// Changes what [`File::metadata`] tells, of an object without a place in a file system.
@@ -195,14 +202,14 @@ pub trait File: Any + Send + Sync {
     /// # Errors
     /// `EPERM`: it has nothing of its own.
     fn change(&self, change: &inode::InodeChange) -> Result<(), Errno> {
-        let _ = change;
-        Err(Errno::EPERM)
+        self.socket_node().ok_or(Errno::EPERM)?.change(change);
+        Ok(())
     }
 
     /// The name that `/proc/PID/fd` shows for an object that was opened without a place, say
     /// `anon_inode:[eventpoll]`.
     fn name(&self) -> &'static str {
-        "anon_inode:[file]"
+        if self.socket_node().is_some() { "socket" } else { "anon_inode:[file]" }
     }
 
     /// Its ranges, if reading and writing it are each to happen at once.

@@ -7,6 +7,7 @@
 mod deliver;
 mod fault;
 pub mod fd;
+pub mod dispatch;
 pub mod filter;
 mod send;
 mod stop;
@@ -77,15 +78,20 @@ bitflags! {
         const LOGGED = 1 << 24;
         /// The thread's calls are filtered: see `process::seccomp`. It stays, and is no work between calls.
         const FILTERED = 1 << 19;
+        /// Calls from outside of some instructions are the program's own: see `signal::dispatch`. It stays, likewise.
+        const DISPATCHED = 1 << 25;
     }
 }
 
 impl PendingWork {
+    /// What stays, and is no work between calls.
+    pub const LASTING: Self = Self::FILTERED.union(Self::DISPATCHED);
+
     /// Whether there is something to do before the thread goes back to user mode.
     #[inline]
     #[must_use]
     pub const fn is_pressing(self) -> bool {
-        self.intersects(Self::FILTERED.complement())
+        self.intersects(Self::LASTING.complement())
     }
 }
 

@@ -76,6 +76,7 @@ mod time;
 mod trace;
 mod uring;
 mod usage;
+mod user_dispatch;
 mod vdso;
 mod waiting;
 mod watchers;
@@ -110,6 +111,7 @@ const FAMILIES: &[&[Test]] = &[
     mounts::TESTS,
     mounts::detached::TESTS,
     mounts::handles::TESTS,
+    mounts::hiding::TESTS,
     mounts::kinds::TESTS,
     mounts::namespace::TESTS,
     mounts::others::TESTS,
@@ -172,6 +174,7 @@ const FAMILIES: &[&[Test]] = &[
     slots::TESTS,
     space::TESTS,
     usage::TESTS,
+    user_dispatch::TESTS,
     trace::TESTS,
     trace::relations::TESTS,
     trace::memory::TESTS,

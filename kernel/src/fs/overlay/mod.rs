@@ -70,6 +70,16 @@ struct Overlay {
 }
 
 impl Overlay {
+    /// Whether changes may be made in the upper layer. As in Linux the file system counts, and not the mount by which the
+    /// layer was named.
+    ///
+    /// # Errors
+    /// `EROFS`: they may not, or there is none.
+    fn check_writable(&self) -> Result<(), Errno> {
+        let upper = self.layers.first().filter(|_| self.has_upper).ok_or(Errno::EROFS)?;
+        if upper.mount.file_system.flags() & linux::MS_RDONLY != 0 { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
     fn opaque_mark(&self) -> &'static [u8] {
         OPAQUE[usize::from(self.has_user_marks)]
     }

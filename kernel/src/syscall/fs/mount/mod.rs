@@ -133,7 +133,7 @@ fn remount(call: &Call<'_>, at: &Path, flags: u32, options: &[u8]) -> Result<(),
     if flags & linux::MS_BIND == 0 {
         let file_system = &at.mount.file_system;
         check_file_system(call, file_system)?;
-        settings::check_again(file_system.kind, options)?;
+        settings::change(&at.mount, options, &call.thread.credentials())?;
         let topology = mount::lock();
         file_system.change_flags(&topology, flags)?;
         at.mount.change_flags(&topology, own);
