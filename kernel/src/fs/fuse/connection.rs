@@ -32,6 +32,9 @@ const READ_BUFFER_MIN: usize = 8192;
 /// How far the server may read ahead, which means nothing here.
 const READ_AHEAD: u32 = 128 << 10;
 
+/// The most requests that a server has read and not answered, but for those that somebody waits for.
+const UNANSWERED_MAX: usize = 256;
+
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 impl From<BadAnswer> for Errno {
@@ -95,6 +98,18 @@ struct Requests {
     unread: VecDeque<Arc<Question>>,
     /// Read, and not answered.
     read: Vec<Arc<Question>>,
+}
+
+impl Requests {
+    /// Another one has been read, for which there is room. A server that leaves too much unanswered that nobody waits for
+    /// gets `ENOENT` for the oldest of it later, which is returned.
+    fn add_read(&mut self, question: Arc<Question>) -> Option<Arc<Question>> {
+        let is_given_up = |read: &Arc<Question>| matches!(*read.progress.lock(), Progress::GivenUp);
+        let oldest = if self.read.len() < UNANSWERED_MAX { None } else { self.read.iter().position(is_given_up) };
+        let forgotten = oldest.map(|oldest| self.read.remove(oldest));
+        push_reserved(&mut self.read, question);
+        forgotten
+    }
 }
 
 /// A connection.
@@ -258,7 +273,7 @@ impl Connection {
         let question = fallible::try_arc(Question { unique, message, answer_max, give_back, progress })?;
         let mut requests = self.requests.lock();
         if let ConnectionPhase::Over(error) = requests.phase {
-            return Err(if error == Errno::ENODEV { Errno::ENOTCONN } else { error });
+            return Err(error);
         }
         requests.unread.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         push_back_reserved(&mut requests.unread, question.clone());
@@ -282,7 +297,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection: the server hears `reason` if it asks, callers that nobody is there.
+    /// Ends the connection: the server hears of it if it asks, and callers hear `reason` from now on.
     pub fn end(&self, reason: Errno) {
         let (unread, read) = {
             let mut requests = self.requests.lock();
@@ -321,8 +336,8 @@ impl Connection {
         loop {
             let question = {
                 let mut requests = self.requests.lock();
-                if let ConnectionPhase::Over(reason) = requests.phase {
-                    return Err(reason.into());
+                if let ConnectionPhase::Over(_) = requests.phase {
+                    return Err(Errno::ENODEV.into());
                 }
                 requests.unread.pop_front().ok_or(TryError::WouldBlock)?
             };
@@ -347,9 +362,9 @@ impl Connection {
                     detour::look_again();
                 }
                 Ok(count) => {
-                    if question.answer_max.is_some() {
-                        push_reserved(&mut requests.read, question);
-                    }
+                    let forgotten = if question.answer_max.is_some() { requests.add_read(question) } else { None };
+                    drop(requests);
+                    drop(forgotten);
                     return Ok(count);
                 }
                 Err(fault) => {
@@ -403,7 +418,7 @@ impl Connection {
         {
             let mut requests = self.requests.lock();
             let place = requests.read.iter().position(is_it).ok_or(Errno::ENOENT)?;
-            requests.read.swap_remove(place);
+            requests.read.remove(place);
         }
         let answer = match header.error {
             0 => Ok(fields),

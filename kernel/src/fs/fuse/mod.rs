@@ -28,9 +28,9 @@ use heddle_kernel_core::fuse::{FuseOptions, ROOT_ID};
 use crate::error::Errno;
 use crate::fs::fuse::connection::Connection;
 use crate::fs::fuse::device::FuseDevice;
-use crate::fs::fuse::node::FuseNode;
+use crate::fs::fuse::node::{FuseNode, fuse_node};
 use crate::fs::inode::device_number;
-use crate::fs::{Dentry, FileType, Mount, downcast};
+use crate::fs::{Dentry, FileType, Inode, Mount, downcast};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
@@ -53,7 +53,14 @@ struct FuseSession {
 impl Drop for FuseSession {
     fn drop(&mut self) {
         // Nobody can ask any more, and the server hears so.
-        self.connection.end(Errno::ENODEV);
+        self.connection.end(Errno::ENOTCONN);
+    }
+}
+
+/// Ends the connection to a server, whose mount has this root: what waits for it ends with an error.
+pub fn abort(root: &Arc<dyn Inode>) {
+    if let Ok(node) = fuse_node(root) {
+        node.connection().end(Errno::ENOTCONN);
     }
 }
 

@@ -37,6 +37,7 @@ crate::tests! {
     a_hung_server_stops_only_its_callers
     a_late_answer_is_given_back
     an_unmounted_server_hears_so
+    a_forced_unmount_ends_the_connection
     others_may_use_it_only_where_it_says_so
     mounts_that_are_refused
     answers_that_are_refused
@@ -374,6 +375,24 @@ fn an_unmounted_server_hears_so() -> Outcome {
     drop(open);
     expect_eq!(thread.join().ok(), Some(libc::ENODEV));
     expect_eq!(served.server.say(2, 0, &[]).err().and_then(|error| error.raw_os_error()), Some(libc::ENOENT));
+    Ok(())
+}
+
+fn a_forced_unmount_ends_the_connection() -> Outcome {
+    let served = Served::new("fuse-forced")?;
+    served.server.answer(&served.server.next().or_fail_number()?);
+    let path = served.top.join("file");
+    let caller = std::thread::spawn(move || error_of(fs::metadata(path)));
+    served.server.wait()?;
+    // The caller is in the way of the unmounting until it has heard of it.
+    let forced = umount(&served.top, libc::MNT_FORCE);
+    expect!(matches!(forced, Ok(()) | Err(Errno::EBUSY)));
+    expect_eq!(caller.join().ok(), Some(Some(Errno::ECONNABORTED)));
+    expect_eq!(served.server.next().err(), Some(libc::ENODEV));
+    if forced.is_err() {
+        expect_eq!(error_of(fs::metadata(&served.top)), Some(Errno::ENOTCONN));
+        umount(&served.top, 0).or_fail()?;
+    }
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::lookup::PATH_LIMIT;
 use crate::fs::mount::{self, MountSet, Propagation, Superblock, is_unused};
 use crate::fs::tree::deferred_trees;
-use crate::fs::{FileType, Mount, Path, landlock};
+use crate::fs::{FileType, Mount, Path, fuse, landlock};
 use crate::process::table;
 use crate::sched::Budget;
 use crate::syscall::fs::{find, get_path, get_string};
@@ -184,6 +184,9 @@ pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
         let flags = mount.file_system.flags();
         mount.file_system.change_flags(&mount::lock(), flags | linux::MS_RDONLY)?;
         return Ok(0.into());
+    }
+    if flags & MNT_FORCE != 0 {
+        fuse::abort(&mount.root.node);
     }
     mount::unmount(mount, is_lazy)?;
     if !deferred_trees::is_any() {
