@@ -171,6 +171,11 @@ pub trait File: Any + Send + Sync {
         false
     }
 
+    /// The most bytes of a record, where each read gives one and each write takes one whole.
+    fn record_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether every `lseek` succeeds and leads to the start, as that of null(4) does.
     fn stays_at_start(&self) -> bool {
         false

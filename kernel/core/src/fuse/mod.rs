@@ -76,6 +76,10 @@ pub mod set {
 pub mod feature {
     pub const ASYNC_READ: u32 = 1;
     pub const BIG_WRITES: u32 = 1 << 5;
+    pub const DONT_MASK: u32 = 1 << 6;
+    pub const SPLICE_WRITE: u32 = 1 << 7;
+    pub const SPLICE_MOVE: u32 = 1 << 8;
+    pub const SPLICE_READ: u32 = 1 << 9;
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
 }
 

@@ -176,7 +176,10 @@ impl Connection {
         message.u32(VERSION.0);
         message.u32(VERSION.1);
         message.u32(READ_AHEAD);
-        message.u32(feature::ASYNC_READ | feature::BIG_WRITES | feature::PARALLEL_DIROPS);
+        // The mask of permissions has been applied whoever is to do that.
+        let splices = feature::SPLICE_WRITE | feature::SPLICE_MOVE | feature::SPLICE_READ;
+        let names = feature::DONT_MASK | feature::PARALLEL_DIROPS;
+        message.u32(feature::ASYNC_READ | feature::BIG_WRITES | splices | names);
         self.put(message, FuseCaller::default(), Some(64), GiveBack::Nothing)?;
         Ok(())
     }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use crate::error::{Errno, TryResult};
-use crate::fs::fuse::connection::Connection;
+use crate::fs::fuse::connection::{CONTENTS_MAX, Connection};
 use crate::fs::inode::Opening;
 use crate::fs::{File, IoBuffer, OpenFile, devices};
 use crate::memory::fallible;
@@ -11,6 +11,9 @@ use crate::wait::queue::{Events, Watch};
 
 /// Its name, major and minor number.
 pub const NODE: (&[u8], u32, u32) = (b"fuse", 10, 229);
+
+/// No request or answer has more bytes.
+const RECORD_BYTES: usize = CONTENTS_MAX + 4096;
 
 /// An open file of it, which serves one mount at most.
 #[derive(Default)]
@@ -64,6 +67,10 @@ impl File for FuseDevice {
 
     fn writes_once(&self) -> bool {
         true
+    }
+
+    fn record_bytes(&self) -> Option<usize> {
+        Some(RECORD_BYTES)
     }
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
