@@ -72,6 +72,7 @@ fn keep_timers() -> Result<(), error::Errno> {
 
 /// Starts everything above memory; the last part runs the host's program.
 fn initialize() -> Result<(), error::Errno> {
+    heddle_kernel_core::hash::set_seed(arch::cpu::random());
     arch::time::set_handler(sched::on_timer);
     sched::set_before_halt(memory::shootdown::before_idle);
     sched::set_between_turns(memory::shootdown::catch_up);

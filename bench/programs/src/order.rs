@@ -34,16 +34,21 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let user = arguments.number("user", 0)?;
     let text = |error: nix::Error| error.to_string();
     let (from, to) = pipe().map_err(text)?;
+    let (is_ready, ready) = pipe().map_err(text)?;
     #[allow(unsafe_code, reason = "fork")]
     // SAFETY: the process has one thread, so the child may do anything.
     let forked = unsafe { fork() }.map_err(text)?;
     if let ForkResult::Child = forked {
-        drop(from);
-        let is_done = work(arguments, other, user, to);
+        drop((from, ready));
+        // What is written before the urgent coroutine reads would wait for its process to start.
+        let is_done = match nix::unistd::read(&is_ready, &mut [0]) {
+            Ok(1) => work(arguments, other, user, to),
+            _ => Err("the urgent process has ended".to_owned()),
+        };
         std::process::exit(i32::from(is_done.is_err()));
     }
-    drop(to);
-    let delays = delays(arguments, urgent, user, from, wakes);
+    drop((to, is_ready));
+    let delays = delays(arguments, urgent, user, (ready, from), wakes);
     if let ForkResult::Parent { child } = forked {
         waitpid(child, None).map_err(text)?;
     }
@@ -94,12 +99,13 @@ fn delays(
     arguments: &Arguments,
     level: u64,
     user: u64,
-    from: OwnedFd,
+    (ready, from): (OwnedFd, OwnedFd),
     wakes: usize,
 ) -> Result<Vec<u64>, String> {
     alone(arguments, level, user, async move {
         let mut delays = Vec::with_capacity(wakes);
         let mut buffer = vec![0; 8];
+        nix::unistd::write(&ready, &[1]).map_err(|error| error.to_string())?;
         while delays.len() < wakes {
             let (length, read) = heddle_rt::read(&from, buffer).await;
             let sent = read.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));

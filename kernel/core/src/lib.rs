@@ -13,6 +13,7 @@
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
 //! - [`fuse`]: messages to and from a program that serves a file system.
 //! - [`group`]: the executor threads of one user: their order, and their part in the processor.
+//! - [`hash`]: hashing of keys that programs choose.
 //! - [`keys`]: keys and keyrings.
 //! - [`landlock`]: what a program has forbidden itself in the tree.
 //! - [`lease`]: leases of a file (`F_SETLEASE`).
@@ -61,6 +62,7 @@ pub mod file_lock;
 pub mod frame;
 pub mod fuse;
 pub mod group;
+pub mod hash;
 pub mod id_map;
 pub mod keys;
 pub mod landlock;

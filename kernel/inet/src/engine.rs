@@ -17,7 +17,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
-use hashbrown::HashMap;
+use heddle_kernel_core::hash::KeyedMap;
 use spin::Once;
 
 use crate::address::Tuple;
@@ -78,7 +78,7 @@ impl<P: Platform> Entry<P> {
 /// See the module.
 pub struct Engine<P: Platform> {
     /// Taken before the ports' lock.
-    pub(crate) connections: SpinMutex<HashMap<Tuple, Entry<P>>>,
+    pub(crate) connections: SpinMutex<KeyedMap<Tuple, Entry<P>>>,
     pub(crate) tcp_ports: SpinMutex<PortTable<TcpSocket<P>>>,
     pub(crate) udp_ports: SpinMutex<PortTable<UdpSocket<P>>>,
     pub(crate) raw_sockets: SpinMutex<Vec<Weak<RawSocket<P>>>>,
@@ -94,7 +94,7 @@ pub struct Engine<P: Platform> {
     pub(crate) loopback: LoopbackAddresses,
     pub(crate) alarm: P::Alarm,
     reassembly: SpinMutex<Reassembly>,
-    groups: SpinMutex<HashMap<IpAddr, u32>>,
+    groups: SpinMutex<KeyedMap<IpAddr, u32>>,
     /// Memory in which frames are put together.
     scratch: SpinMutex<Vec<Vec<u8>>>,
     identification: AtomicU32,
@@ -113,7 +113,7 @@ impl<P: Platform> Engine<P> {
         try_arc::<P, _>(Self {
             alarm,
             loopback: LoopbackAddresses::default(),
-            connections: SpinMutex::new(HashMap::new()),
+            connections: SpinMutex::new(KeyedMap::default()),
             tcp_ports: SpinMutex::new(PortTable::new(false)),
             udp_ports: SpinMutex::new(PortTable::new(true)),
             raw_sockets: SpinMutex::new(Vec::new()),
@@ -123,7 +123,7 @@ impl<P: Platform> Engine<P> {
             waits_for_link: SpinMutex::new(Vec::new()),
             interface: Once::new(),
             reassembly: SpinMutex::new(Reassembly::default()),
-            groups: SpinMutex::new(HashMap::new()),
+            groups: SpinMutex::new(KeyedMap::default()),
             scratch: SpinMutex::new(Vec::new()),
             identification: AtomicU32::new(1),
             counters: Counters::default(),
@@ -281,7 +281,7 @@ impl<P: Platform> Engine<P> {
         }
         drop(plans);
         if connections.is_empty() {
-            *connections = HashMap::new();
+            *connections = KeyedMap::default();
             *self.time_wait.lock() = VecDeque::new();
         }
         drop(ports);
@@ -296,7 +296,7 @@ impl<P: Platform> Engine<P> {
         drop(raw);
         let mut groups = self.groups.lock();
         if groups.is_empty() {
-            *groups = HashMap::new();
+            *groups = KeyedMap::default();
         }
     }
 

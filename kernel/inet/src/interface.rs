@@ -4,7 +4,7 @@
 use crate::lock::SpinMutex;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use hashbrown::HashMap;
+use heddle_kernel_core::hash::KeyedMap;
 
 use crate::address::{broadcast, same_prefix};
 use crate::conflict::Probed;
@@ -95,7 +95,7 @@ pub struct Interface {
     mac: [u8; 6],
     capabilities: LinkCapabilities,
     settings: SpinMutex<InterfaceSettings>,
-    neighbours: SpinMutex<HashMap<IpAddr, Neighbour>>,
+    neighbours: SpinMutex<KeyedMap<IpAddr, Neighbour>>,
     /// An address that may become this machine's.
     pub(crate) probed: SpinMutex<Option<Probed>>,
     /// The address that its hardware address makes.
@@ -142,7 +142,7 @@ impl Interface {
             mac,
             capabilities: link.capabilities(),
             settings: SpinMutex::new(InterfaceSettings { addresses: own, routes, is_up: true, mtu }),
-            neighbours: SpinMutex::new(HashMap::new()),
+            neighbours: SpinMutex::new(KeyedMap::default()),
             probed: SpinMutex::new(None),
             link_local,
         })
@@ -530,7 +530,7 @@ impl InterfaceSettings {
     }
 }
 
-fn forget_oldest(neighbours: &mut HashMap<IpAddr, Neighbour>) {
+fn forget_oldest(neighbours: &mut KeyedMap<IpAddr, Neighbour>) {
     let oldest = neighbours.iter().min_by_key(|(_, known)| known.since_ns).map(|(address, _)| *address);
     if let Some(oldest) = oldest {
         neighbours.remove(&oldest);

@@ -7,7 +7,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::ops::RangeInclusive;
-use hashbrown::HashMap;
+use heddle_kernel_core::hash::KeyedMap;
 
 use crate::address::{Endpoint, Tuple};
 use crate::error::{InetError, InetResult};
@@ -83,14 +83,14 @@ struct PortEntry<S> {
 
 /// See the module.
 pub(crate) struct PortTable<S> {
-    ports: HashMap<u16, PortEntry<S>>,
+    ports: KeyedMap<u16, PortEntry<S>>,
     /// Whether `SO_REUSEADDR` lets two sockets that receive share a port: of datagrams it does.
     shares_receivers: bool,
 }
 
 impl<S> PortTable<S> {
     pub fn new(shares_receivers: bool) -> Self {
-        Self { ports: HashMap::new(), shares_receivers }
+        Self { ports: KeyedMap::default(), shares_receivers }
     }
 
     fn conflicts(&self, port: u16, claim: &Claim) -> bool {
@@ -270,7 +270,7 @@ impl<S> PortTable<S> {
     /// Gives back memory that is not needed.
     pub fn shrink(&mut self) {
         if self.ports.is_empty() {
-            self.ports = HashMap::new();
+            self.ports = KeyedMap::default();
         }
     }
 

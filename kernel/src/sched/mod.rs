@@ -18,7 +18,7 @@ pub mod usage;
 mod yield_now;
 
 use core::future::Future;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::Waker;
 
 use heddle_abi::protocol::Levels;
@@ -350,7 +350,7 @@ fn may_enter_program(priority: Priority) -> bool {
     }
     let enters = !core.should_yield(priority.rank());
     if enters {
-        publish(core);
+        publish_to_readers(core);
     }
     enters
 }
@@ -361,7 +361,37 @@ static LEVELS: Levels = Levels::new();
 /// The levels that this CPU has told programs.
 static PUBLISHED: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 
-/// Tells programs which levels are ready here, if that has changed.
+/// How many executors of programs there are, which look at the levels.
+static READERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts as one who looks at the ready levels, while it lives.
+pub struct LevelReader(());
+
+impl LevelReader {
+    /// The levels are right for the calling thread's program from its next entry on.
+    #[expect(clippy::new_without_default, reason = "it counts")]
+    #[must_use]
+    pub fn new() -> Self {
+        READERS.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for LevelReader {
+    fn drop(&mut self) {
+        READERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Tells programs which levels are ready on the only CPU, if one of them looks.
+#[inline]
+fn publish_to_readers(core: &Core<Processors>) {
+    if READERS.load(Ordering::Relaxed) != 0 {
+        publish(core);
+    }
+}
+
+/// Tells programs and other CPUs which levels are ready here, if that has changed.
 #[inline]
 fn publish(core: &Core<Processors>) {
     let now = core.statistics().ready_levels();

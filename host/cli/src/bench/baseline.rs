@@ -23,6 +23,10 @@ use crate::paths;
 const FOLDER: &str = "bench/baseline";
 /// By which factor a count may rise.
 const RISE_MAX: f64 = 1.05;
+/// How often counts are taken that seem to have risen, each time with other random numbers: the median counts. A kernel
+/// whose instructions are others draws other numbers for its hashes and addresses, and by those alone a call that looks
+/// up names takes some percent more or less.
+const ROUNDS_IN_DOUBT: usize = 3;
 
 /// The committed counts of an experiment, by versions, because several hosts may check.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -82,9 +86,15 @@ pub fn check(experiments: &[&'static Experiment]) -> Result<Vec<(&'static str, O
             }
         }
     }
-    let measured = measure(&comparable.iter().map(|(experiment, _)| *experiment).collect::<Vec<_>>())?;
-    for ((experiment, committed), measured) in comparable.iter().zip(measured) {
-        let lines = compare(committed, &measured.instructions);
+    let measured = measure(&comparable.iter().map(|(experiment, _)| *experiment).collect::<Vec<_>>(), 1)?;
+    for ((experiment, committed), mut measured) in comparable.iter().zip(measured) {
+        let mut lines = compare(committed, &measured.instructions);
+        if lines.iter().any(|line| !line.is_good)
+            && let Some(again) = measure(&[experiment], ROUNDS_IN_DOUBT)?.pop()
+        {
+            measured = again;
+            lines = compare(committed, &measured.instructions);
+        }
         let text = |line: &Comparison| line.text.clone();
         let mut bad: Vec<_> = lines.iter().filter(|line| !line.is_good).map(text).collect();
         let mut all: Vec<_> = lines.iter().map(text).collect();
@@ -117,7 +127,7 @@ fn difference(baseline: &Baseline, here: &Versions) -> String {
 /// If the measurement fails, or the files can't be written.
 pub fn update(experiments: &[&'static Experiment]) -> Result<()> {
     let versions = Versions::here()?;
-    for (experiment, measured) in experiments.iter().zip(measure(experiments)?) {
+    for (experiment, measured) in experiments.iter().zip(measure(experiments, ROUNDS_IN_DOUBT)?) {
         let mut baseline = read(experiment.name)?;
         baseline.entries.retain(|entry| entry.versions != versions);
         baseline.entries.push(Entry { versions: versions.clone(), instructions: measured.instructions });
@@ -151,13 +161,13 @@ struct Measured {
 }
 
 /// The instruction counts of the experiments' quick form on Heddle, in their order.
-fn measure(experiments: &[&Experiment]) -> Result<Vec<Measured>> {
+fn measure(experiments: &[&Experiment], instructions: usize) -> Result<Vec<Measured>> {
     if experiments.is_empty() {
         return Ok(Vec::new());
     }
     let interrupt = Interrupt::watch()?;
     let runner = Runner::new(&[], &interrupt)?;
-    let rounds = Rounds { emulated: 0, instructions: 1 };
+    let rounds = Rounds { emulated: 0, instructions };
     let plans: Vec<_> = experiments.iter().filter_map(|experiment| counting_plan(experiment)).collect();
     let steps = |(experiment, plan): (&&Experiment, &Plan)| {
         let name = experiment.name;
@@ -193,6 +203,7 @@ fn counting_plan(experiment: &Experiment) -> Option<Plan> {
     plan.groups.retain(|group| group.clock == Clock::Instructions);
     for group in &mut plan.groups {
         group.sides = vec![HEDDLE];
+        group.rounds = ROUNDS_IN_DOUBT;
         group.items.retain(|item| is_checked(item));
     }
     Some(plan)

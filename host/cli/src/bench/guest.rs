@@ -106,6 +106,8 @@ pub struct Boot {
     pub side: Side,
     /// The machine's clock.
     pub clock: Clock,
+    /// The start of its random numbers.
+    pub seed: usize,
     /// Its processors.
     pub processors: u32,
     /// The items of the batch: the words of one experiment each.
@@ -189,8 +191,8 @@ impl Runner {
     ) -> Result<(String, Option<String>)> {
         let limit = format!("limit={}", boot.item_limit_s);
         let words = ["batch", &limit].into_iter().chain(items.iter().map(String::as_str));
-        let choices =
-            Choices { memory_bytes: self.memory_bytes, ..boot.side.choices(boot.clock, boot.processors) };
+        let usual = boot.side.choices(boot.clock, boot.processors);
+        let choices = Choices { memory_bytes: self.memory_bytes, seed: boot.seed, ..usual };
         let outcome = run_in_machine(
             &guest::configure(&choices, &self.image)?,
             boot.side.kernel,

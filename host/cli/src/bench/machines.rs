@@ -85,7 +85,7 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    for (_, group, sides) in schedule(plan, rounds) {
+    for (round, group, sides) in schedule(plan, rounds) {
         interrupt.check()?;
         progress.begin();
         // Sides of one machine alternate from item to item.
@@ -94,6 +94,7 @@ pub fn run(
         let boot = Boot {
             side: sides[0],
             clock: group.clock,
+            seed: round + 1,
             processors: group.processors,
             items: items.iter().map(|(_, words)| words.clone()).collect(),
             item_limit_s: plan.item_limit_s,

@@ -140,6 +140,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         acpi: false,
         serial_log: false,
         clock: choices.clock,
+        seed: choices.seed,
         accelerator,
         cpu: choices.cpu.clone(),
         debugger_port: choices.debugger_port,

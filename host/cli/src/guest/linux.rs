@@ -129,6 +129,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         acpi: true,
         serial_log: true,
         clock: choices.clock,
+        seed: choices.seed,
         accelerator,
         cpu: choices.cpu.clone(),
         debugger_port: choices.debugger_port,

@@ -122,6 +122,8 @@ pub struct Choices {
     pub debugger_port: Option<u16>,
     /// The guest's source of time.
     pub clock: Clock,
+    /// The start of the emulator's random numbers, where instructions are counted.
+    pub seed: usize,
     /// How instructions are executed.
     pub accelerator: accelerator::Choice,
     /// The processor's model and features.
@@ -149,6 +151,7 @@ impl Choices {
             checking: false,
             debugger_port: None,
             clock: Clock::Host,
+            seed: 1,
             accelerator: accelerator::choice(),
             cpu: CPU_DEFAULT.to_owned(),
             shares: Vec::new(),

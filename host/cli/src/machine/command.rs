@@ -70,6 +70,8 @@ pub struct Configuration {
     pub serial_log: bool,
     /// Time.
     pub clock: Clock,
+    /// The start of the emulator's random numbers, where instructions are counted.
+    pub seed: usize,
     /// By what instructions are executed.
     pub accelerator: Accelerator,
     /// The processor's model and features, as QEMU's `-cpu` has them.
@@ -170,7 +172,7 @@ pub fn arguments(configuration: &Configuration, sockets: &[i32], log: i32) -> Ve
             arguments.pair("-accel", "tcg,thread=single");
             arguments.pair("-icount", "shift=0,sleep=off");
             // Addresses are random otherwise, and with them how many tables and faults a program needs.
-            arguments.pair("-seed", "1");
+            arguments.pair("-seed", configuration.seed.to_string());
         }
     }
     arguments.pair("-kernel", &configuration.kernel);
@@ -259,6 +261,7 @@ mod tests {
             acpi: false,
             serial_log: false,
             clock: Clock::Host,
+            seed: 1,
             accelerator: Accelerator::tcg("a test"),
             cpu: String::from("qemu64"),
             debugger_port: None,

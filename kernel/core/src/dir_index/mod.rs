@@ -15,9 +15,10 @@ mod tests;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hash::BuildHasher;
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::HashTable;
 
 use crate::fallible::{extend_reserved, into_box, push_reserved};
+use crate::hash::KeyedState;
 
 pub use crate::OutOfMemory;
 
@@ -40,7 +41,7 @@ struct Slot<T> {
 pub struct Names<T> {
     slots: Vec<Slot<T>>,
     by_name: HashTable<u64>,
-    hasher: DefaultHashBuilder,
+    hasher: KeyedState,
     next_cookie: u64,
 }
 
@@ -74,7 +75,7 @@ impl<T> Names<T> {
     /// No names; allocates nothing.
     #[must_use]
     pub fn new() -> Self {
-        let hasher = DefaultHashBuilder::default();
+        let hasher = KeyedState::default();
         Self { slots: Vec::new(), by_name: HashTable::new(), hasher, next_cookie: 1 }
     }
 

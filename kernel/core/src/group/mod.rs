@@ -333,7 +333,7 @@ impl<T: Clone> Group<T> {
         self.unlist(place);
         let MemberState::On(number) = self.members[place.index as usize].state else { return None };
         let cpu = &mut self.cpus[usize::from(number)];
-        let had_it = cpu.running == place.index + 1 && self.members[place.index as usize].level < URGENT;
+        let had_it = cpu.running == place.index + 1 && self.members[place.index as usize].level < ORDERED;
         let is_over = core::mem::take(&mut cpu.rounds.is_over);
         let end = if is_over && end == End::Keeps { End::Yields } else { end };
         if end != End::Keeps && had_it {
@@ -399,15 +399,16 @@ impl<T: Clone> Group<T> {
         cpu.lists.unlink(&mut self.members, place.index);
     }
 
-    /// The member that a call named has been brought to that CPU, or can't be: then it has the turn where it is. One
-    /// that was found in motion is not called.
+    /// The member that a call named has been brought to that CPU, or can't be: then it has the turn where it is, unless
+    /// the group has had more than its part there. One that was found in motion is not called.
     pub fn called(&mut self, place: Place, cpu: usize, is_here: bool, now_ns: u64) {
         let member = &mut self.members[place.index as usize];
         // It may have left meanwhile, and another have its place.
-        if member.name != place.name || !matches!(member.state, MemberState::Listed(_)) {
+        let MemberState::Listed(number) = member.state else { return };
+        if member.name != place.name {
             return;
         }
-        member.is_called = true;
+        member.is_called = is_here || !self.cpus[usize::from(number)].rounds.owes();
         if is_here {
             let lease_ns = CALL_NS << member.calls.min(DOUBLINGS_MAX);
             member.calls = member.calls.saturating_add(1);

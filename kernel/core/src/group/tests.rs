@@ -247,6 +247,29 @@ fn a_call_is_for_one_member() {
     assert!(group.members[next.index as usize].cores == 1 && !group.members[next.index as usize].is_called);
 }
 
+/// One that is called to a CPU to which it can't be brought has no turn before the group's next on its own.
+#[test]
+fn a_call_does_not_lift_what_the_group_owes() {
+    let weight = Weight::of_nice(0);
+    let mut spent = Account::new(weight);
+    assert!(spent.ran(SLICE_NS, weight));
+    let mut group = Group::new(2).unwrap();
+    group.start_with(spent, 1);
+    let [caller, called, third] = ["caller", "called", "third"].map(|who| group.join(who, 1, 3).unwrap());
+    for (place, level) in [(caller, 30), (called, 20), (third, 25)] {
+        group.set_level(place, level, 1);
+    }
+    assert_eq!(group.ends(called, End::Yields, 1), None);
+    // The third uses a slice up on the second CPU, where the called one is queued.
+    let busy = Circumstances { now_ns: 1, is_spent: true, is_contended: true, is_alone: false };
+    group.charge(1, SLICE_NS);
+    group.ends(third, End::Yields, 1);
+    group.starts(caller, 0, 3, Start { is_alone: true, ..Start::default() });
+    assert_eq!(group.decide(caller, 0, false, busy), Ruling::Calls("called", called));
+    group.called(called, 0, false, 1);
+    assert!(matches!(group.starts(called, 1, 3, Start::default()), Payer::Nobody(_)));
+}
+
 #[test]
 fn urgent_members_go_before_all_others() {
     let mut group = Group::new(2).unwrap();

@@ -3,13 +3,13 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use hashbrown::{DefaultHashBuilder, HashMap};
 
 use crate::error::Errno;
 use crate::fs::epoll::EpollInterest;
 use crate::memory::fallible;
 
 use heddle_kernel_core::fallible::push_reserved;
+use heddle_kernel_core::hash::KeyedMap;
 
 /// A file as a program names it to an instance: its descriptor, and the open file that it stood for then.
 type Name = (i32, u64);
@@ -17,14 +17,14 @@ type Name = (i32, u64);
 /// The interests; each operation takes the same time whatever their number.
 pub struct Interests {
     slots: Vec<Option<Arc<EpollInterest>>>,
-    numbers: HashMap<Name, u32, DefaultHashBuilder>,
+    numbers: KeyedMap<Name, u32>,
     /// Numbers that are free below the length of `slots`; has room for all of them.
     free: Vec<u32>,
 }
 
 impl Interests {
     pub fn new() -> Self {
-        let numbers = HashMap::with_hasher(DefaultHashBuilder::default());
+        let numbers = KeyedMap::default();
         Self { slots: Vec::new(), numbers, free: Vec::new() }
     }
 

@@ -8,6 +8,7 @@ use crate::fs::tree::{TreeNode, deferred_contents, deferred_trees};
 use crate::fs::{Dentry, mount};
 
 use heddle_kernel_core::fallible::push_reserved;
+use heddle_kernel_core::hash::KeyedMap;
 
 /// Frees every node that was made from the image, has not been changed, and is not in use.
 pub fn drain() {
@@ -58,7 +59,7 @@ fn drop_shared() {
             .map(|(&number, _)| number);
         let taken = unused.and_then(|number| shared.remove(&number));
         if shared.is_empty() {
-            *shared = hashbrown::HashMap::with_hasher(hashbrown::DefaultHashBuilder::default());
+            *shared = KeyedMap::default();
         }
         drop(shared);
         if taken.is_none() {

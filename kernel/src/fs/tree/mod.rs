@@ -29,7 +29,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use hashbrown::HashMap;
 use heddle_erofs::Image;
 
 use crate::error::Errno;
@@ -39,6 +38,8 @@ use crate::memory;
 use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::sync::SpinLock;
+
+use heddle_kernel_core::hash::KeyedMap;
 
 use crate::fs::tree::handle::Handles;
 pub use crate::fs::tree::handle::{FileHandle, HANDLE_BYTES_MAX, decode_handle, encode_handle};
@@ -52,7 +53,7 @@ pub struct Tree {
     next_inode: AtomicU64,
     image: Option<Image<'static>>,
     /// Nodes of the image with several names, so that each name leads to the same node.
-    shared: SpinLock<HashMap<u64, Arc<TreeNode>, hashbrown::DefaultHashBuilder>>,
+    shared: SpinLock<KeyedMap<u64, Arc<TreeNode>>>,
     mutation: SpinLock<()>,
     handles: Handles,
     /// Mounts that show the tree or a part of it.
@@ -85,7 +86,7 @@ impl Tree {
             device: device_number(0, NEXT_DEVICE.fetch_add(1, Ordering::Relaxed)),
             next_inode: AtomicU64::new(if image.is_some() { FIRST_INODE } else { 1 }),
             image,
-            shared: SpinLock::new(HashMap::with_hasher(hashbrown::DefaultHashBuilder::default())),
+            shared: SpinLock::new(KeyedMap::default()),
             mutation: SpinLock::new(()),
             handles: Handles::new(),
             mounts: AtomicU32::new(0),

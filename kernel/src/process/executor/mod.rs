@@ -23,7 +23,7 @@ use crate::memory::process_pages::Pages;
 use crate::process::user_group::{self, GroupMembership};
 use crate::process::{Process, Resource, Thread, futex};
 use crate::sched;
-use crate::sched::Priority;
+use crate::sched::{LevelReader, Priority};
 use crate::sync::SpinLock;
 
 use self::delivery::{BySoftware, Delivery};
@@ -48,6 +48,7 @@ pub struct Executor {
     may_be_urgent: bool,
     /// Its place among the user's executors.
     membership: Option<GroupMembership>,
+    _reader: LevelReader,
 }
 
 impl Executor {
@@ -278,7 +279,8 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     if let Some(header) = pages.header() {
         header.group.store(group, Ordering::Relaxed);
     }
-    let executor = Executor { number, handler, argument, pages, may_be_urgent, membership };
+    let _reader = LevelReader::new();
+    let executor = Executor { number, handler, argument, pages, may_be_urgent, membership, _reader };
     let executor = fallible::try_arc(executor)?;
     let executors = &thread.process.executors();
     let mut list = executors.list.lock();

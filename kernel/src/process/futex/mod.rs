@@ -196,7 +196,7 @@ pub fn enter(caller: &Caller, address: usize, expected: u32) -> TryResult<FutexR
 impl FutexRegistration {
     /// Waits to be woken (`Ok`), until the time is over (`ETIMEDOUT`), or a signal comes.
     pub async fn wait(&self, caller: &Caller, deadline: Deadline) -> Result<Result<(), Errno>, Interrupted> {
-        Ok(wait_for_any(core::slice::from_ref(self), caller, deadline).await?.map(|_| ()))
+        woken_in_time(caller, deadline, || self.is_woken().then_some(())).await
     }
 }
 
@@ -211,16 +211,23 @@ pub async fn wait_for_any(
     caller: &Caller,
     deadline: Deadline,
 ) -> Result<Result<usize, Errno>, Interrupted> {
+    woken_in_time(caller, deadline, || last_woken(waits)).await
+}
+
+async fn woken_in_time<T>(
+    caller: &Caller,
+    deadline: Deadline,
+    woken: impl Fn() -> Option<T>,
+) -> Result<Result<T, Errno>, Interrupted> {
     let mut sleep = deadline.sleep();
-    let waiting = core::future::poll_fn(|context| match last_woken(waits) {
+    let waiting = core::future::poll_fn(|context| match woken() {
         Some(place) => Poll::Ready(Ok(place)),
         None => core::pin::Pin::new(&mut sleep).poll(context).map(|()| Err(Errno::ETIMEDOUT)),
     });
-    let result = caller.wait(WaitKind::Interruptible, waiting).await;
-    match (result, last_woken(waits)) {
+    match caller.wait(WaitKind::Interruptible, waiting).await {
         // A wake that came with the signal counts.
-        (Err(_), Some(place)) => Ok(Ok(place)),
-        (result, _) => result,
+        Err(interrupted) => woken().map(Ok).ok_or(interrupted),
+        result => result,
     }
 }
 
