@@ -25,6 +25,11 @@ pub struct Dentry {
 /// The number of moves of directories so far.
 static MOVES: AtomicU64 = AtomicU64::new(0);
 
+/// Something with directories in it gets another place. Whoever finds the new place must find it counted.
+pub fn count_move() {
+    MOVES.fetch_add(1, Ordering::SeqCst);
+}
+
 /// How many directories have got another place so far. As long as the number stays, so does what is above any of them.
 #[must_use]
 pub fn moves() -> u64 {
@@ -88,15 +93,14 @@ impl Dentry {
     /// Notes that it is now `name` in `parent`. The old position is returned, to be dropped without a lock held.
     #[must_use]
     pub fn set_position(&self, parent: Arc<Dentry>, name: Box<[u8]>) -> impl Sized + use<> {
-        let old = core::mem::replace(
-            &mut *self.position.lock(),
-            Position { parent: Some(parent), name, removed: false },
-        );
-        // Afterwards: whoever has looked before sees that it has to look again.
-        if self.node.kind() == FileType::Directory {
-            MOVES.fetch_add(1, Ordering::SeqCst);
+        let is_directory = self.node.kind() == FileType::Directory;
+        let mut position = self.position.lock();
+        // With the lock held: whoever finds the new parent finds that something was moved, too.
+        if is_directory {
+            count_move();
         }
-        old
+        let new = Position { parent: Some(parent), name, removed: false };
+        core::mem::replace(&mut *position, new)
     }
 
     /// Whether `other` is this entry or above it.
@@ -118,16 +122,26 @@ impl Dentry {
     /// for a name it is another one.
     #[must_use]
     pub fn is_called_as(self: &Arc<Self>, other: &Arc<Dentry>) -> bool {
+        self.is_called_as_by_steps(other, || Ok(())).unwrap_or(false)
+    }
+
+    /// The same, with a call of `step` for each entry on the way up.
+    fn is_called_as_by_steps(
+        self: &Arc<Self>,
+        other: &Arc<Dentry>,
+        mut step: impl FnMut() -> Result<(), Errno>,
+    ) -> Result<bool, Errno> {
         let (mut one, mut other) = (self.clone(), other.clone());
         loop {
             if Arc::ptr_eq(&one, &other) {
-                return true;
+                return Ok(true);
             }
             let is_same_name = one.name().is_ok_and(|name| other.with_name(|other| *other == *name));
             match (one.parent(), other.parent()) {
                 (Some(above), Some(above_other)) if is_same_name => (one, other) = (above, above_other),
-                _ => return false,
+                _ => return Ok(false),
             }
+            step()?;
         }
     }
 
@@ -146,10 +160,20 @@ impl Dentry {
         other: &Arc<Dentry>,
         mut step: impl FnMut() -> Result<(), Errno>,
     ) -> Result<bool, Errno> {
-        let keeps_entries = self.node.keeps_entries();
         let mut current = self.clone();
+        if !self.node.keeps_entries() {
+            // Entries of one name are equally deep.
+            let (own, above) = (self.depth(&mut step)?, other.depth(&mut step)?);
+            let Some(difference) = own.checked_sub(above) else { return Ok(false) };
+            for _ in 0..difference {
+                let Some(parent) = current.parent() else { return Ok(false) };
+                current = parent;
+                step()?;
+            }
+            return current.is_called_as_by_steps(other, step);
+        }
         loop {
-            if Arc::ptr_eq(&current, other) || (!keeps_entries && current.is_called_as(other)) {
+            if Arc::ptr_eq(&current, other) {
                 return Ok(true);
             }
             match current.parent() {
@@ -158,6 +182,16 @@ impl Dentry {
             }
             step()?;
         }
+    }
+
+    /// The number of entries above it.
+    fn depth(self: &Arc<Self>, step: &mut impl FnMut() -> Result<(), Errno>) -> Result<usize, Errno> {
+        let (mut current, mut depth) = (self.clone(), 0);
+        while let Some(parent) = current.parent() {
+            (current, depth) = (parent, depth + 1);
+            step()?;
+        }
+        Ok(depth)
     }
 
     /// Whether something is mounted on it.

@@ -317,6 +317,11 @@ pub trait Inode: Any + Send + Sync {
     /// The result of `statfs`.
     fn statistics(&self) -> Statistics;
 
+    /// The number of the file system.
+    fn device(&self) -> u64 {
+        self.statistics().device
+    }
+
     /// The entry `name` of this directory.
     ///
     /// # Errors

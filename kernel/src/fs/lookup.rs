@@ -155,8 +155,8 @@ impl Walker<'_> {
     /// Walks `path`. Every directory on the way must exist; the last component need not.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`, `ENOMEM`, `EIO`; `EXDEV` for what `how` forbids; `EAGAIN` where a
-    /// directory was moved that may lead out of where `how` lets the walk be.
+    /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`, `ENOMEM`, `EIO`; `EXDEV` for what `how` forbids;
+    /// `EAGAIN` where a directory was moved that may lead out of where `how` lets the walk be.
     pub fn walk(&self, path: &[u8], how: LookupFlags) -> Result<LookupResult, Errno> {
         if path.is_empty() {
             if !how.contains(LookupFlags::EMPTY) {
@@ -267,13 +267,7 @@ impl Walker<'_> {
     /// The directory above. A directory that was moved out of the part of its file system that the mount shows has
     /// none: what is not shown is not reached from there. So has one that may have been moved out of the directory
     /// that the walk is to stay in.
-    fn up(
-        &self,
-        place: &Path,
-        root: &Path,
-        how: LookupFlags,
-        ascent: &mut Ascent,
-    ) -> Result<Path, Errno> {
+    fn up(&self, place: &Path, root: &Path, how: LookupFlags, ascent: &mut Ascent) -> Result<Path, Errno> {
         if how.contains(LookupFlags::BENEATH) && place.is(&self.start) {
             return Err(Errno::EXDEV);
         }
@@ -288,7 +282,17 @@ impl Walker<'_> {
     }
 }
 
-/// What a walk knows about the directories above it.
+/// A function for each step of a climb: programs decide how deep directories are, so others get their turn.
+pub fn paced() -> impl FnMut() -> Result<(), Errno> {
+    let mut steps = 0_u32;
+    move || {
+        steps = steps.wrapping_add(1);
+        let is_alive = !steps.is_multiple_of(STEPS) || detour::give_way();
+        if is_alive { Ok(()) } else { Err(Errno::EINTR) }
+    }
+}
+
+/// The knowledge of a walk about the directories above it.
 struct Ascent {
     /// A mount within which it is, and the number of moves at which that was so: no way up and down within the mount
     /// changes it, but a move may.
@@ -304,13 +308,7 @@ impl Ascent {
 
     /// Finds out whether a place is in what its mount shows.
     fn connect(&mut self, place: &Path) -> Result<(), Errno> {
-        let mut steps = 0;
-        // Programs decide how deep directories are.
-        let mut step = || {
-            steps += 1;
-            let is_alive = steps % STEPS != 0 || detour::give_way();
-            if is_alive { Ok(()) } else { Err(Errno::EINTR) }
-        };
+        let mut step = paced();
         loop {
             let at = moves();
             let is_in = place.entry.is_in_by_steps(&place.mount.root, &mut step)?;

@@ -227,6 +227,11 @@ pub trait File: Any + Send + Sync {
         None
     }
 
+    /// Whether a program serves the file, so that who uses it may have to wait for that.
+    fn is_served(&self) -> bool {
+        false
+    }
+
     /// Has a program that serves the file store it, `is_for_data` only as far as its bytes need that.
     ///
     /// # Errors

@@ -112,7 +112,7 @@ impl OpenFile {
     /// # Errors
     /// `EINTR`: the thread was killed while it waited for others; `ENOMEM`: nor could it wait.
     pub fn move_alone<R>(&self, appends: bool, operate: impl FnOnce(u64) -> (R, usize)) -> Result<R, Errno> {
-        let _alone = self.alone.lock_beside_programs()?;
+        let _alone = self.wait_alone()?;
         let offset = *self.offset.lock();
         let (result, moved) = operate(offset);
         if moved > 0 {
@@ -130,7 +130,15 @@ impl OpenFile {
         if self.file.ranges().is_some() {
             return Ok(None);
         }
-        Ok(Some(self.alone.lock_beside_programs()?))
+        self.wait_alone().map(Some)
+    }
+
+    /// Waits for `alone`. Whoever holds it waits for the host, or for a program that may never answer.
+    fn wait_alone(&self) -> Result<DetourGuard<'_>, Errno> {
+        if self.file.is_served() {
+            return Ok(self.alone.lock_beside_programs()?);
+        }
+        self.alone.lock_killably().ok_or(Errno::EINTR)
     }
 
     /// A number that no other open file description ever has.

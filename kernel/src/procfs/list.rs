@@ -44,7 +44,12 @@ pub(super) fn list(
                 let rules = node.subject.rules.clone();
                 let subject = Subject { pid: Some(process.pid), view, rules, ..Subject::NOTHING };
                 if !subject.is_shown() {
-                    let hidden = Listed { name: &[], inode: 0, kind: FileType::Directory, next: NUMBERS + next as u64 };
+                    let hidden = Listed {
+                        name: &[],
+                        inode: 0,
+                        kind: FileType::Directory,
+                        next: NUMBERS + next as u64,
+                    };
                     if visit(hidden) {
                         continue;
                     }

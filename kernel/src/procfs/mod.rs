@@ -323,7 +323,9 @@ impl ProcNode {
     /// Whether a name that does not depend on the subject is shown: in a subset only links to processes.
     fn shows(&self, item: &Item) -> bool {
         let is_root = matches!(self.item.what, What::Processes(_));
-        !is_root || !self.subject.is_subset() || matches!(item.what, What::Link(_)) && item.name.ends_with(b"self")
+        !is_root
+            || !self.subject.is_subset()
+            || matches!(item.what, What::Link(_)) && item.name.ends_with(b"self")
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a mount of `/proc` shows of processes: the options `hidepid`, `gid` and `subset` of proc(5).
+//! Rules by which a mount of `/proc` shows processes: the options `hidepid`, `gid` and `subset` of proc(5).
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -15,9 +15,9 @@ use crate::procfs::{ProcNode, Subject};
 /// How much is hidden of processes into which the viewer may not look.
 mod hiding {
     pub const NOTHING: u32 = 0;
-    /// What is in their directories.
+    /// Their directories are closed.
     pub const CONTENTS: u32 = 1;
-    /// That they are there.
+    /// They are not listed.
     pub const PRESENCE: u32 = 2;
     /// The same, also to the group that sees the others.
     pub const PRESENCE_TO_ALL: u32 = 4;
@@ -73,7 +73,7 @@ impl ProcOptions {
 }
 
 impl ProcRules {
-    /// Has options take effect. What they do not speak of stays; as in Linux a subset stays one.
+    /// Has options take effect. Other rules stay as they are; as in Linux a subset stays one.
     pub fn change(&self, options: &ProcOptions) {
         if let Some(hiding) = options.hiding {
             self.hiding.store(hiding, Ordering::Relaxed);

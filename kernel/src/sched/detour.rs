@@ -226,8 +226,8 @@ impl CpuDetours {
         self.keeper.get().is_some()
     }
 
-    /// Leaves the stack of `waiting`, which is in the list, until its wait is over. Without a stack for the loop it keeps
-    /// the CPU if it may; if not, `false`, and the wait has ended without being over.
+    /// Leaves the stack of `waiting`, which is in the list, until its wait is over. Without a stack for the loop it
+    /// keeps the CPU if it may; if not, `false`, and the wait has ended without being over.
     fn leave(&self, waiting: &LeftStack<'_>, may_stay: bool) -> bool {
         let stack = if self.has_keeper() { self.take_stack() } else { None };
         let is_over = stack.is_some() || may_stay;
@@ -337,13 +337,27 @@ pub enum ProgramWait {
     NoStack,
 }
 
+/// The most waits for programs: the other stacks are for waits that the host ends.
+const PROGRAM_WAITS_MAX: usize = stack::SPARE_STACKS / 4 * 3;
+static PROGRAM_WAITS: AtomicUsize = AtomicUsize::new(0);
+
 /// Waits until a program has done something. The CPU may be the one that the program needs, so it is never kept: a wait
 /// for which there is no stack does not begin. A thread that is to die does not wait at all.
 #[must_use]
 pub fn wait_for_program(is_over: &dyn Fn() -> bool) -> ProgramWait {
     let thread = usage::thread_here().zip(HOOKS.get());
     let is_dying = || thread.is_some_and(|(thread, hooks)| (hooks.is_dying)(thread));
-    match wait_in(&|| is_over() || is_dying(), false) {
+    let relaxed = Ordering::Relaxed;
+    let one_more = |count| (count < PROGRAM_WAITS_MAX).then_some(count + 1);
+    if is_over() {
+        return ProgramWait::Over;
+    }
+    if PROGRAM_WAITS.fetch_update(relaxed, relaxed, one_more).is_err() {
+        return ProgramWait::NoStack;
+    }
+    let has_ended = wait_in(&|| is_over() || is_dying(), false);
+    PROGRAM_WAITS.fetch_sub(1, relaxed);
+    match has_ended {
         _ if is_over() => ProgramWait::Over,
         true => ProgramWait::Killed,
         false => ProgramWait::NoStack,

@@ -1,5 +1,5 @@
 //! System calls that a program takes itself, `PR_SET_SYSCALL_USER_DISPATCH`: a call from outside of some instructions
-//! becomes a `SIGSYS`, unless a byte of the program says otherwise. What runs programs of another system uses that.
+//! becomes a `SIGSYS`, unless a byte of the program says otherwise. Programs that run those of another system use that.
 
 use alloc::sync::Arc;
 

@@ -5,9 +5,9 @@
 //! [`PendingWork`] tell a thread that there is something to look at; who sets one kicks the thread.
 
 mod deliver;
+pub mod dispatch;
 mod fault;
 pub mod fd;
-pub mod dispatch;
 pub mod filter;
 mod send;
 mod stop;
@@ -84,7 +84,7 @@ bitflags! {
 }
 
 impl PendingWork {
-    /// What stays, and is no work between calls.
+    /// The bits that stay, and are no work between calls.
     pub const LASTING: Self = Self::FILTERED.union(Self::DISPATCHED);
 
     /// Whether there is something to do before the thread goes back to user mode.

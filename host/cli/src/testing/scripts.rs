@@ -89,8 +89,7 @@ const ROOTS: [TestRoot; 8] = [
     },
     TestRoot {
         name: "sandbox",
-        packages: "bash,coreutils,sed,grep,mount,util-linux,bubblewrap,findutils,diffutils,fuse3,fuse-overlayfs,squashfuse,\
-                   squashfs-tools,sshfs,openssh-sftp-server",
+        packages: "bash,coreutils,sed,grep,mount,util-linux,bubblewrap",
         driver: &["bash", "-c"],
         shells: &[("sandbox", "bash")],
         on_all: false,

@@ -105,7 +105,10 @@ fn generate(repository: &Path) -> String {
     let mut words = BTreeSet::new();
     source_words(&repository.join("kernel/src"), &mut words);
     for call in remarks.flags.keys() {
-        assert!(present.contains(call.as_str()), "{REMARKS} has flags of {call}, which the kernel doesn't have");
+        assert!(
+            present.contains(call.as_str()),
+            "{REMARKS} has flags of {call}, which the kernel doesn't have"
+        );
     }
     for call in remarks.text.keys() {
         assert!(all.contains(call.as_str()), "{REMARKS} speaks of {call}, which is no call");

@@ -90,7 +90,7 @@ pub mod opened {
     pub const STREAM: u32 = 1 << 4;
 }
 
-/// Who asks.
+/// The thread that asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of credentials(7)")]
 pub struct FuseCaller {

@@ -1,6 +1,8 @@
+//! Requests as they are written, answers as they are read, and answers that can't be.
+
 use super::{
-    ANSWER_HEADER_BYTES, AnswerHeader, BadAnswer, FuseAttributes, FuseCaller, FuseEntry, FuseListed, FuseMessage,
-    FuseOptions, FuseReader, FuseTerms, REQUEST_HEADER_BYTES, opcode, read_attributes,
+    ANSWER_HEADER_BYTES, AnswerHeader, BadAnswer, FuseAttributes, FuseCaller, FuseEntry, FuseListed,
+    FuseMessage, FuseOptions, FuseReader, FuseTerms, REQUEST_HEADER_BYTES, opcode, read_attributes,
 };
 
 fn words(bytes: &[u8]) -> Vec<u32> {
@@ -114,11 +116,14 @@ fn entries_of_directories_are_read_up_to_one_that_is_cut() {
 
 #[test]
 fn options_are_what_mount_fuse_gives() {
-    let options = FuseOptions::parse(b"fd=5,rootmode=40000,user_id=0,group_id=7,allow_other,max_read=0").unwrap();
+    let options =
+        FuseOptions::parse(b"fd=5,rootmode=40000,user_id=0,group_id=7,allow_other,max_read=0").unwrap();
     assert_eq!((options.descriptor, options.root_mode, options.user, options.group), (5, 0o40000, 0, 7));
     assert!(options.is_for_all && !options.checks_permissions);
     assert_eq!(options.read_max, u32::MAX);
-    for wrong in [&b"fd=5,rootmode=40000,user_id=0"[..], b"fd=x,rootmode=40000,user_id=0,group_id=0", b"whatever"] {
+    for wrong in
+        [&b"fd=5,rootmode=40000,user_id=0"[..], b"fd=x,rootmode=40000,user_id=0,group_id=0", b"whatever"]
+    {
         assert_eq!(FuseOptions::parse(wrong), None);
     }
 }

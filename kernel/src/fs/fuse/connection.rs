@@ -5,12 +5,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use heddle_kernel_core::OutOfMemory;
 use heddle_kernel_core::fallible::{push_back_reserved, push_front_reserved, push_reserved};
 use heddle_kernel_core::fuse::{
-    ANSWER_HEADER_BYTES, AnswerHeader, BadAnswer, FuseCaller, FuseEntry, FuseMessage, FuseOptions, FuseReader,
-    FuseTerms, MINOR_MIN, VERSION, feature, opcode,
+    ANSWER_HEADER_BYTES, AnswerHeader, BadAnswer, FuseCaller, FuseEntry, FuseMessage, FuseOptions,
+    FuseReader, FuseTerms, MINOR_MIN, VERSION, feature, opcode,
 };
-use heddle_kernel_core::OutOfMemory;
 
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::IoBuffer;
@@ -20,9 +20,8 @@ use crate::sched::detour::{self, ProgramWait};
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
-/// The most calls that wait for one server, and for all servers: each takes a stack, which others need too.
+/// The most calls that wait for one server: each takes a stack, which others need too.
 const WAITING_MAX: usize = 32;
-const WAITING_MAX_ALL: usize = 48;
 /// The most bytes of contents in one request or answer.
 pub(super) const CONTENTS_MAX: usize = 32 << 10;
 /// The most bytes of a `WRITE` that a server must take.
@@ -34,8 +33,6 @@ const READ_AHEAD: u32 = 128 << 10;
 
 /// The most requests that a server has read and not answered, but for those that somebody waits for.
 const UNANSWERED_MAX: usize = 256;
-
-static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 impl From<BadAnswer> for Errno {
     fn from(_: BadAnswer) -> Self {
@@ -49,7 +46,7 @@ impl From<OutOfMemory> for TryError {
     }
 }
 
-/// What an answer gives that has to be given back if nobody waits for it any more.
+/// The part of an answer that has to be given back if nobody waits for it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GiveBack {
     /// Nothing.
@@ -63,7 +60,7 @@ pub(super) enum GiveBack {
 }
 
 /// The state of a question.
-enum Progress {
+enum FuseProgress {
     Waiting,
     Answered(Result<Vec<u8>, Errno>),
     /// Nobody waits for the answer.
@@ -71,13 +68,13 @@ enum Progress {
 }
 
 /// A request.
-struct Question {
+struct FuseQuestion {
     unique: u64,
     message: Vec<u8>,
     /// The most bytes of its answer; without it there is none.
     answer_max: Option<usize>,
     give_back: GiveBack,
-    progress: SpinLock<Progress>,
+    progress: SpinLock<FuseProgress>,
 }
 
 /// Where a connection is in its life.
@@ -91,21 +88,22 @@ enum ConnectionPhase {
     Over(Errno),
 }
 
-struct Requests {
+struct FuseRequests {
     phase: ConnectionPhase,
     next: u64,
     /// Not read yet.
-    unread: VecDeque<Arc<Question>>,
+    unread: VecDeque<Arc<FuseQuestion>>,
     /// Read, and not answered.
-    read: Vec<Arc<Question>>,
+    read: Vec<Arc<FuseQuestion>>,
 }
 
-impl Requests {
-    /// Another one has been read, for which there is room. A server that leaves too much unanswered that nobody waits for
-    /// gets `ENOENT` for the oldest of it later, which is returned.
-    fn add_read(&mut self, question: Arc<Question>) -> Option<Arc<Question>> {
-        let is_given_up = |read: &Arc<Question>| matches!(*read.progress.lock(), Progress::GivenUp);
-        let oldest = if self.read.len() < UNANSWERED_MAX { None } else { self.read.iter().position(is_given_up) };
+impl FuseRequests {
+    /// Another one has been read, for which there is room. A server that leaves too much unanswered that nobody waits
+    /// for gets `ENOENT` for the oldest of it later, which is returned.
+    fn add_read(&mut self, question: Arc<FuseQuestion>) -> Option<Arc<FuseQuestion>> {
+        let is_given_up = |read: &Arc<FuseQuestion>| matches!(*read.progress.lock(), FuseProgress::GivenUp);
+        let oldest =
+            if self.read.len() < UNANSWERED_MAX { None } else { self.read.iter().position(is_given_up) };
         let forgotten = oldest.map(|oldest| self.read.remove(oldest));
         push_reserved(&mut self.read, question);
         forgotten
@@ -114,7 +112,7 @@ impl Requests {
 
 /// A connection.
 pub(super) struct Connection {
-    requests: SpinLock<Requests>,
+    requests: SpinLock<FuseRequests>,
     /// The server waits here for requests.
     queue: WaitQueue,
     /// Calls that wait for the server.
@@ -129,32 +127,27 @@ pub(super) struct Connection {
 }
 
 /// The right to wait for a server.
-struct Waiting<'a>(&'a Connection);
+struct ServerWait<'a>(&'a Connection);
 
-impl<'a> Waiting<'a> {
+impl<'a> ServerWait<'a> {
     fn begin(connection: &'a Connection) -> Result<Self, Errno> {
         let below = |most| move |count| (count < most).then_some(count + 1);
         let (relaxed, own) = (Ordering::Relaxed, &connection.waiting);
         own.fetch_update(relaxed, relaxed, below(WAITING_MAX)).map_err(|_| Errno::ENOMEM)?;
-        if WAITING.fetch_update(relaxed, relaxed, below(WAITING_MAX_ALL)).is_err() {
-            own.fetch_sub(1, relaxed);
-            return Err(Errno::ENOMEM);
-        }
         Ok(Self(connection))
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ServerWait<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-        WAITING.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Connection {
     pub fn new(options: &FuseOptions) -> Result<Arc<Self>, Errno> {
         fallible::try_arc(Self {
-            requests: SpinLock::new(Requests {
+            requests: SpinLock::new(FuseRequests {
                 phase: ConnectionPhase::Starting,
                 next: 1,
                 unread: VecDeque::new(),
@@ -187,10 +180,10 @@ impl Connection {
     /// Whether the thread whose turn goes on may use the file system: as a rule only who mounted it may, since a server
     /// sees, and can delay, all that others do. A coroutine of the kernel stands for nobody.
     pub fn check_caller(&self) -> Result<(), Errno> {
-        if self.is_for_all {
-            return Ok(());
-        }
         let is_own = with_thread_here(|thread| {
+            if self.is_for_all {
+                return true;
+            }
             let who = thread.credentials();
             let users = [who.uid, who.euid, who.suid].iter().all(|&user| user == self.user);
             users && [who.gid, who.egid, who.sgid].iter().all(|&group| group == self.group)
@@ -210,9 +203,19 @@ impl Connection {
     ///
     /// # Errors
     /// The server's; `ENOTCONN` (it is gone), `ECONNABORTED` (it went meanwhile), `EINTR` (the thread was killed),
-    /// `ENOMEM` (also where too many calls wait).
-    pub fn ask(&self, message: FuseMessage, answer_max: usize, give_back: GiveBack) -> Result<Vec<u8>, Errno> {
-        let _waiting = Waiting::begin(self)?;
+    /// `ENOMEM` (also where too many calls wait), `EACCES` (an asynchronous request, which would speak as nobody).
+    pub fn ask(
+        &self,
+        message: FuseMessage,
+        answer_max: usize,
+        give_back: GiveBack,
+    ) -> Result<Vec<u8>, Errno> {
+        let caller = with_thread_here(|thread| {
+            let who = thread.credentials();
+            FuseCaller { uid: who.fsuid, gid: who.fsgid, pid: thread.tid().cast_unsigned() }
+        });
+        let caller = caller.ok_or(Errno::EACCES)?;
+        let _waiting = ServerWait::begin(self)?;
         let is_starting = || self.requests.lock().phase == ConnectionPhase::Starting;
         if is_starting() {
             match detour::wait_for_program(&|| !is_starting()) {
@@ -220,18 +223,14 @@ impl Connection {
                 end => return Err(end.into()),
             }
         }
-        let caller = with_thread_here(|thread| {
-            let who = thread.credentials();
-            FuseCaller { uid: who.fsuid, gid: who.fsgid, pid: thread.tid().cast_unsigned() }
-        });
-        let question = self.put(message, caller.unwrap_or_default(), Some(answer_max), give_back)?;
-        let is_answered = || !matches!(*question.progress.lock(), Progress::Waiting);
+        let question = self.put(message, caller, Some(answer_max), give_back)?;
+        let is_answered = || !matches!(*question.progress.lock(), FuseProgress::Waiting);
         let end = detour::wait_for_program(&is_answered);
         let taken = {
             let mut progress = question.progress.lock();
-            match core::mem::replace(&mut *progress, Progress::GivenUp) {
-                Progress::Answered(answer) => Some(answer),
-                Progress::Waiting | Progress::GivenUp => None,
+            match core::mem::replace(&mut *progress, FuseProgress::GivenUp) {
+                FuseProgress::Answered(answer) => Some(answer),
+                FuseProgress::Waiting | FuseProgress::GivenUp => None,
             }
         };
         match taken {
@@ -254,7 +253,7 @@ impl Connection {
     pub fn release(&self, message: Result<FuseMessage, OutOfMemory>) {
         let Ok(message) = message else { return };
         if let Ok(question) = self.put(message, FuseCaller::default(), Some(0), GiveBack::Nothing) {
-            *question.progress.lock() = Progress::GivenUp;
+            *question.progress.lock() = FuseProgress::GivenUp;
         }
     }
 
@@ -264,7 +263,7 @@ impl Connection {
         caller: FuseCaller,
         answer_max: Option<usize>,
         give_back: GiveBack,
-    ) -> Result<Arc<Question>, Errno> {
+    ) -> Result<Arc<FuseQuestion>, Errno> {
         let unique = {
             let mut requests = self.requests.lock();
             // Numbers are even, as Linux's: an odd one means an interruption to some servers.
@@ -272,8 +271,8 @@ impl Connection {
             requests.next & !1
         };
         let message = message.finish(unique, caller).map_err(|_| Errno::ENOMEM)?;
-        let progress = SpinLock::new(Progress::Waiting);
-        let question = fallible::try_arc(Question { unique, message, answer_max, give_back, progress })?;
+        let progress = SpinLock::new(FuseProgress::Waiting);
+        let question = fallible::try_arc(FuseQuestion { unique, message, answer_max, give_back, progress })?;
         let mut requests = self.requests.lock();
         if let ConnectionPhase::Over(error) = requests.phase {
             return Err(error);
@@ -286,7 +285,7 @@ impl Connection {
     }
 
     /// Nobody waits for an answer any more: a question that the server has not read is taken back, of another it hears.
-    fn give_up(&self, question: &Arc<Question>) {
+    fn give_up(&self, question: &Arc<FuseQuestion>) {
         let mut requests = self.requests.lock();
         let place = requests.unread.iter().position(|unread| Arc::ptr_eq(unread, question));
         let taken = place.and_then(|place| requests.unread.remove(place));
@@ -365,7 +364,8 @@ impl Connection {
                     detour::look_again();
                 }
                 Ok(count) => {
-                    let forgotten = if question.answer_max.is_some() { requests.add_read(question) } else { None };
+                    let forgotten =
+                        if question.answer_max.is_some() { requests.add_read(question) } else { None };
                     drop(requests);
                     drop(forgotten);
                     return Ok(count);
@@ -408,7 +408,7 @@ impl Connection {
         if header.error <= -ERRORS_END || header.error > 0 {
             return Err(Errno::EINVAL.into());
         }
-        let is_it = |read: &Arc<Question>| read.unique == header.unique;
+        let is_it = |read: &Arc<FuseQuestion>| read.unique == header.unique;
         let found = self.requests.lock().read.iter().find(|read| is_it(read)).cloned();
         let question = found.ok_or(Errno::ENOENT)?;
         let length = total - ANSWER_HEADER_BYTES;
@@ -483,7 +483,7 @@ impl Connection {
     }
 }
 
-impl Question {
+impl FuseQuestion {
     /// Whether it is `INIT`, which is about no node and asks for an answer.
     fn is_about_terms(&self) -> bool {
         self.message.get(4..8) == Some(&opcode::INIT.to_ne_bytes()[..])
@@ -492,8 +492,8 @@ impl Question {
     /// It is answered. An answer that nobody waits for comes back.
     fn end(&self, answer: Result<Vec<u8>, Errno>) -> Option<Vec<u8>> {
         let mut progress = self.progress.lock();
-        if matches!(*progress, Progress::Waiting) {
-            *progress = Progress::Answered(answer);
+        if matches!(*progress, FuseProgress::Waiting) {
+            *progress = FuseProgress::Answered(answer);
             return None;
         }
         drop(progress);

@@ -1,7 +1,7 @@
 //! Open files of a server, and their pages.
 
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use heddle_kernel_core::OutOfMemory;
 use heddle_kernel_core::fuse::{FuseMessage, FuseReader, opcode, opened};
@@ -85,7 +85,15 @@ impl FuseHandle {
     ) -> Result<Arc<Self>, Errno> {
         let is_directory = node.kind() == FileType::Directory;
         let session = node.session.clone();
-        fallible::try_arc_with(|| Self { session, node: node.id, number, flags, will, is_directory, is_nothing })
+        fallible::try_arc_with(|| Self {
+            session,
+            node: node.id,
+            number,
+            flags,
+            will,
+            is_directory,
+            is_nothing,
+        })
     }
 }
 
@@ -99,19 +107,30 @@ impl Drop for FuseHandle {
 
 /// An open file or directory.
 struct FuseFile {
-    // Dropped first: what is closed must be so before the file is forgotten.
+    // Dropped first: a handle must be closed before the file is forgotten.
     handle: Arc<FuseHandle>,
     node: Arc<FuseNode>,
+    /// Bytes of a stream that the server has given and no program has taken.
+    unread: SpinLock<Vec<u8>>,
 }
 
 pub(super) fn open(node: Arc<FuseNode>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
     match node.kind() {
         FileType::Regular | FileType::Directory => {}
         FileType::Symlink => return Err(Errno::ELOOP),
-        // What is behind special files is not the server's to say.
+        // The server has no say in pipes, sockets and devices.
         _ => return Err(Errno::ENXIO),
     }
-    let created = node.created.lock().take();
+    let opener = if opening.flags_of_call & linux::O_CREAT != 0 {
+        opening.thread.map(|thread| thread.tid())
+    } else {
+        None
+    };
+    let created = {
+        let mut created = node.created.lock();
+        let is_own = created.as_ref().is_some_and(|(maker, _)| Some(*maker) == opener);
+        if is_own { created.take() } else { None }
+    };
     let access = if opening.flags.contains(StatusFlags::EXECUTE) {
         linux::O_RDONLY
     } else {
@@ -120,14 +139,14 @@ pub(super) fn open(node: Arc<FuseNode>, opening: &Opening<'_>) -> Result<Arc<dyn
             & (linux::O_ACCMODE | linux::O_APPEND | linux::O_NONBLOCK | linux::O_DIRECT | linux::O_DIRECTORY)
     };
     let handle = match created {
-        Some(handle) => handle,
+        Some((_, handle)) => handle,
         None => FuseHandle::open(&node, access)?,
     };
-    Ok(fallible::try_arc(FuseFile { node, handle })?)
+    Ok(fallible::try_arc(FuseFile { handle, node, unread: SpinLock::new(Vec::new()) })?)
 }
 
 /// Reads from the server, so many bytes at most.
-fn read(node: &FuseNode, handle: &FuseHandle, offset: u64, count: usize) -> Result<alloc::vec::Vec<u8>, Errno> {
+fn read(node: &FuseNode, handle: &FuseHandle, offset: u64, count: usize) -> Result<Vec<u8>, Errno> {
     let mut message = node.message(opcode::READ, 40)?;
     message.u64(handle.number);
     message.u64(offset);
@@ -144,15 +163,6 @@ impl FuseFile {
         if self.handle.is_directory { Err(Errno::EISDIR) } else { Ok(()) }
     }
 
-    /// What is mapped is to be read anew by whoever maps it next.
-    fn forget_pages(&self) {
-        let pages = self.node.pages.lock().upgrade();
-        if let Some(pages) = pages {
-            let before = core::mem::take(&mut *pages.pages.lock());
-            drop(before);
-        }
-    }
-
     fn sync(&self, is_for_data: bool) -> Result<(), Errno> {
         let opcode = if self.handle.is_directory { opcode::FSYNCDIR } else { opcode::FSYNC };
         let mut message = self.node.message(opcode, 16)?;
@@ -163,7 +173,7 @@ impl FuseFile {
     }
 }
 
-/// What a server does not know about need not be done.
+/// A request that the server does not know need not be carried out.
 fn absent_is_done(answer: Result<(), Errno>) -> Result<(), Errno> {
     if answer == Err(Errno::ENOSYS) { Ok(()) } else { answer }
 }
@@ -175,8 +185,23 @@ impl File for FuseFile {
         if count == 0 {
             return Ok(0);
         }
-        let answer = read(&self.node, &self.handle, offset, count)?;
-        Ok(buffer.copy_out(&answer)?)
+        if self.is_seekable() {
+            let answer = read(&self.node, &self.handle, offset, count)?;
+            return Ok(buffer.copy_out(&answer)?);
+        }
+        // The server gives each byte once, so what a missing page keeps from the program stays here.
+        let mut bytes = core::mem::take(&mut *self.unread.lock());
+        if bytes.is_empty() {
+            bytes = read(&self.node, &self.handle, offset, count)?;
+        }
+        let before = buffer.done();
+        let copied = buffer.copy_out(&bytes);
+        let taken = buffer.done() - before;
+        if taken < bytes.len() {
+            bytes.drain(..taken);
+            *self.unread.lock() = bytes;
+        }
+        Ok(copied?)
     }
 
     fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
@@ -204,7 +229,6 @@ impl File for FuseFile {
         buffer.peek(message.space(count)?)?;
         let answer = self.node.ask(message, 8);
         self.node.expire();
-        self.forget_pages();
         let written = FuseReader::new(&answer?).u32().map_err(Errno::from)? as usize;
         if written > count {
             return Err(Errno::EIO.into());
@@ -232,7 +256,6 @@ impl File for FuseFile {
         self.expect_bytes()?;
         let handle = (!self.handle.is_nothing).then_some(self.handle.number);
         let set = self.node.set_attributes(&InodeChange::default(), Some(size), handle);
-        self.forget_pages();
         set.map(|()| true)
     }
 
@@ -246,11 +269,14 @@ impl File for FuseFile {
         message.u32(0);
         let answer = self.node.ask(message, 0);
         self.node.expire();
-        self.forget_pages();
         match answer {
             Err(Errno::ENOSYS) => Err(Errno::EOPNOTSUPP),
             answer => answer.map(|_| length),
         }
+    }
+
+    fn is_served(&self) -> bool {
+        true
     }
 
     fn store(&self, is_for_data: bool) -> Result<(), Errno> {
@@ -273,15 +299,8 @@ impl File for FuseFile {
         if self.handle.is_directory {
             return Err(Errno::ENODEV);
         }
-        let known = self.node.pages.lock().upgrade();
-        if let Some(known) = known {
-            return Ok(known);
-        }
         let (node, handle) = (self.node.clone(), self.handle.clone());
-        let made = fallible::try_arc(FusePages { node, handle, pages: SpinLock::new(BTreeMap::new()) })?;
-        let before = core::mem::replace(&mut *self.node.pages.lock(), Arc::downgrade(&made));
-        drop(before);
-        Ok(made)
+        Ok(fallible::try_arc(FusePages { handle, node })?)
     }
 
     fn map_shared(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
@@ -295,43 +314,32 @@ impl File for FuseFile {
     }
 }
 
-/// The pages of a file that are mapped, for as long as any are.
-pub(super) struct FusePages {
+/// A file as the source of mappings. Its pages are the mappings' own: each that is missing is asked for.
+struct FusePages {
     // Dropped first, as above.
     handle: Arc<FuseHandle>,
     node: Arc<FuseNode>,
-    pages: SpinLock<BTreeMap<u64, FrameRef>>,
 }
 
 impl MapSource for FusePages {
     fn page(&self, index: u64, _: bool) -> Result<PageRef, Errno> {
-        if let Some(known) = self.pages.lock().get(&index) {
-            return Ok(PageRef::Counted(known.clone()));
-        }
         const { assert!(PAGE_BYTES <= CONTENTS_MAX) };
         let offset = index.checked_mul(PAGE_BYTES as u64).ok_or(Errno::EFAULT)?;
         let frame = FrameRef::allocate_zeroed()?;
         let mut done = 0;
         while done < PAGE_BYTES {
             let count = (PAGE_BYTES - done).min(self.node.connection().read_max);
-            let bytes = read(&self.node, &self.handle, offset + done as u64, count)?;
+            // A server's word that memory is short is none of the machine's.
+            let bytes =
+                read(&self.node, &self.handle, offset + done as u64, count).map_err(|_| Errno::EIO)?;
             if bytes.is_empty() {
                 break;
             }
             frame.write(done, &bytes);
             done += bytes.len();
         }
-        if done == 0 {
-            // Behind the end.
-            return Err(Errno::EFAULT);
-        }
-        let mut pages = self.pages.lock();
-        if let Some(other) = pages.get(&index) {
-            // Somebody was faster.
-            return Ok(PageRef::Counted(other.clone()));
-        }
-        fallible::try_insert(&mut pages, index, frame.clone())?;
-        Ok(PageRef::Counted(frame))
+        // Behind the end there is none.
+        if done == 0 { Err(Errno::EFAULT) } else { Ok(PageRef::Counted(frame)) }
     }
 
     fn identity(&self) -> (u64, u64) {

@@ -1,7 +1,7 @@
 //! File systems that programs serve, fuse(4).
 //!
-//! A program (the *server*) opens `/dev/fuse`, names the descriptor in mount(2), and reads requests and writes answers by
-//! it. Operations of nodes are plain functions, so whoever asks waits in a detour ([`crate::sched::detour`]) and can be
+//! A program (the *server*) opens `/dev/fuse`, names the descriptor in mount(2), and reads requests and writes answers
+//! by it. Operations of nodes are plain functions, so whoever asks waits in a detour ([`crate::sched::detour`]) and can be
 //! killed meanwhile; what the server answers later is given back to it. A server that is gone leaves `ENOTCONN`.
 //!
 //! A server is a program of this machine, and may be hung on purpose. So nothing waits for one that others wait for: no
@@ -9,9 +9,9 @@
 //! call fails with `ENOMEM`, because a CPU that waited without a stack might be the one that the server needs.
 //!
 //! Names and bytes are not kept: each look asks the server, so it has nothing to invalidate. Attributes are kept for as
-//! long as the server says. Pages that are mapped are kept as long as a mapping is there; shared mappings that can be
-//! written are refused (`ENODEV`), as Linux does for files with direct input and output. Locks hold among the programs of
-//! this machine, and the server is not asked for them. Only the first user namespace mounts such file systems.
+//! long as the server says. Pages are read for the mapping that misses them; shared mappings that can be written are
+//! refused (`ENODEV`), as Linux does for files with direct input and output. Locks hold among the programs of this
+//! machine, and the server is not asked for them. Only the first user namespace mounts such file systems.
 
 mod connection;
 mod device;

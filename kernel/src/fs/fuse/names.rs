@@ -11,7 +11,9 @@ use crate::fs::fuse::connection::GiveBack;
 use crate::fs::fuse::file::{FuseHandle, OPENED_BYTES};
 use crate::fs::fuse::node::{FuseNode, fuse_node};
 use crate::fs::inode::{Contents, Creation, Inode, Rename};
+use crate::fs::lookup::paced;
 use crate::fs::{Dentry, FileType};
+use crate::process::detour::with_thread_here;
 
 impl FuseNode {
     /// The directory entry that the server's answer is about.
@@ -59,7 +61,9 @@ impl FuseNode {
                 let answer = self.connection().ask(message, FuseEntry::BYTES, GiveBack::Node)?;
                 return self.entry_of(&answer, this, name);
             }
-            Contents::Device(kind, number) => (kind.mode(), u32::try_from(number).map_err(|_| Errno::EINVAL)?),
+            Contents::Device(kind, number) => {
+                (kind.mode(), u32::try_from(number).map_err(|_| Errno::EINVAL)?)
+            }
             Contents::Fifo => (linux::S_IFIFO, 0),
             Contents::Socket => (linux::S_IFSOCK, 0),
         };
@@ -86,12 +90,14 @@ impl FuseNode {
         let node = fuse_node(&entry.node)?;
         let opened = answer.get(FuseEntry::BYTES..).ok_or(Errno::EIO)?;
         let handle = FuseHandle::of_answer(&node, opened, linux::O_RDWR)?;
-        let before = node.created.lock().replace(handle);
+        let maker = with_thread_here(|thread| thread.tid()).unwrap_or(0);
+        let before = node.created.lock().replace((maker, handle));
         drop(before);
         Ok(entry)
     }
 
     pub(super) fn link_name(&self, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
+        self.connection().check_caller()?;
         let node = fuse_node(node)?;
         if !Arc::ptr_eq(&node.session, &self.session) {
             return Err(Errno::EXDEV);
@@ -108,6 +114,7 @@ impl FuseNode {
     }
 
     pub(super) fn unlink_name(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
+        self.connection().check_caller()?;
         let node = fuse_node(&entry.node)?;
         let name = entry.name()?;
         let is_directory = node.kind() == FileType::Directory;
@@ -128,11 +135,12 @@ impl FuseNode {
         name: &[u8],
         how: Rename,
     ) -> Result<(), Errno> {
+        self.connection().check_caller()?;
         let target = fuse_node(&to.node)?;
         if !Arc::ptr_eq(&target.session, &self.session) {
             return Err(Errno::EXDEV);
         }
-        if to.is_in(entry) {
+        if to.is_in_by_steps(entry, paced())? {
             return Err(Errno::EINVAL);
         }
         let (old_name, new_name) = (entry.name()?, copy_name(name)?);

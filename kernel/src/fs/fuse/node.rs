@@ -14,7 +14,7 @@ use crate::arch::time::now_ns;
 use crate::error::Errno;
 use crate::fs::fuse::FuseSession;
 use crate::fs::fuse::connection::{Connection, GiveBack};
-use crate::fs::fuse::file::{self, FuseHandle, FusePages};
+use crate::fs::fuse::file::{self, FuseHandle};
 use crate::fs::inode::{
     Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics, Timestamp,
 };
@@ -52,10 +52,8 @@ pub(super) struct FuseNode {
     looks: AtomicU64,
     known: SpinLock<KnownAttributes>,
     locks: FileLocks,
-    /// The handle by which it was created, for whoever opens it first.
-    pub created: SpinLock<Option<Arc<FuseHandle>>>,
-    /// The pages that are mapped.
-    pub pages: SpinLock<Weak<FusePages>>,
+    /// The handle by which it was created, for the thread that did so.
+    pub created: SpinLock<Option<(i32, Arc<FuseHandle>)>>,
 }
 
 /// The node as one of a server.
@@ -84,7 +82,6 @@ impl FuseNode {
             known: SpinLock::new(KnownAttributes::default()),
             locks: FileLocks::new(),
             created: SpinLock::new(None),
-            pages: SpinLock::new(Weak::new()),
         })
     }
 
@@ -120,22 +117,27 @@ impl FuseNode {
         if entry.node == ROOT_ID {
             return Err(Errno::EIO);
         }
+        let is_it = |known: &Arc<Self>| known.kind == kind && known.generation == entry.generation;
+        // A node that goes takes itself out of the table, so none may be dropped with that locked.
         let known = session.nodes.lock().get(&entry.node).and_then(Weak::upgrade);
-        if let Some(known) = known.filter(|known| known.kind == kind && known.generation == entry.generation) {
+        if let Some(known) = known.filter(is_it) {
             return Ok(known);
         }
         let made = Self::new(session, entry.node, entry.generation, kind)?;
         let mut nodes = session.nodes.lock();
         // Somebody may have been faster; theirs is the one then.
         let other = nodes.get(&entry.node).and_then(Weak::upgrade);
-        if let Some(other) = other.filter(|other| other.kind == kind && other.generation == entry.generation) {
-            drop(nodes);
-            return Ok(other);
-        }
-        let inserted = fallible::try_insert(&mut nodes, entry.node, Arc::downgrade(&made));
+        let is_there = other.as_ref().is_some_and(is_it);
+        let inserted = if is_there {
+            Ok(None)
+        } else {
+            fallible::try_insert(&mut nodes, entry.node, Arc::downgrade(&made))
+        };
         drop(nodes);
-        inserted?;
-        Ok(made)
+        match other.filter(|_| is_there) {
+            Some(other) => Ok(other),
+            None => inserted.map(|_| made),
+        }
     }
 
     /// Notes what the server has said.
@@ -144,7 +146,7 @@ impl FuseNode {
         *self.known.lock() = KnownAttributes { attributes: Some(*attributes), until_ns };
     }
 
-    /// What the server has said of its attributes is to be asked for anew.
+    /// The attributes are to be asked for anew.
     pub fn expire(&self) {
         self.known.lock().until_ns = 0;
     }
@@ -211,8 +213,7 @@ impl FuseNode {
         ] {
             valid |= if is_asked { bit } else { 0 };
         }
-        let (accessed, modified) =
-            (change.accessed.unwrap_or_default(), change.modified.unwrap_or_default());
+        let (accessed, modified) = (change.accessed.unwrap_or_default(), change.modified.unwrap_or_default());
         let mut message = self.message(opcode::SETATTR, 88)?;
         message.u32(valid);
         message.u32(0);
@@ -250,7 +251,7 @@ impl FuseNode {
 
 impl Drop for FuseNode {
     fn drop(&mut self) {
-        // What is closed must be so before the file is forgotten.
+        // A handle must be closed before the file is forgotten.
         drop(self.created.get_mut().take());
         let mut nodes = self.session.nodes.lock();
         // A newer node of this number stays.
@@ -279,7 +280,8 @@ impl Inode for FuseNode {
             return metadata;
         }
         // The server decides; nobody runs what nobody may run.
-        let runs = if self.kind == FileType::Directory || metadata.permissions & 0o111 != 0 { 0o111 } else { 0 };
+        let runs =
+            if self.kind == FileType::Directory || metadata.permissions & 0o111 != 0 { 0o111 } else { 0 };
         let sticky = metadata.permissions & (linux::S_ISUID | linux::S_ISGID);
         Metadata { permissions: 0o666 | runs | sticky, ..metadata }
     }
@@ -287,25 +289,23 @@ impl Inode for FuseNode {
     fn metadata(&self) -> Metadata {
         self.metadata_now().unwrap_or_else(|_| {
             let last = self.known.lock().attributes;
-            let none = || Metadata {
-                device: self.session.device,
-                ..Metadata::anonymous(self.kind, self.id)
-            };
+            let none = || Metadata { device: self.session.device, ..Metadata::anonymous(self.kind, self.id) };
             last.map_or_else(none, |last| self.metadata_of(&last))
         })
     }
 
     fn metadata_now(&self) -> Result<Metadata, Errno> {
-        if self.id == ROOT_ID {
-            self.connection().check_caller()?;
-        }
+        self.connection().check_caller()?;
         self.attributes().map(|attributes| self.metadata_of(&attributes))
     }
 
     fn statistics(&self) -> Statistics {
         let device = self.session.device;
         let none = Statistics { magic: MAGIC, blocks: 0, free: 0, nodes: 0, free_nodes: 0, device };
-        let asked = self.message(opcode::STATFS, 0).and_then(|message| self.ask(message, STATISTICS_BYTES));
+        let may_ask = self.connection().check_caller();
+        let asked = may_ask
+            .and_then(|()| self.message(opcode::STATFS, 0))
+            .and_then(|message| self.ask(message, STATISTICS_BYTES));
         let Ok(answer) = asked else { return none };
         let mut reader = FuseReader::new(&answer);
         let mut next = || reader.u64().unwrap_or(0);
@@ -313,6 +313,10 @@ impl Inode for FuseNode {
         let (_, _, block_bytes) = (reader.u32(), reader.u32(), reader.u32().unwrap_or(4096));
         let pages = |blocks: u64| blocks.saturating_mul(block_bytes.into()) / 4096;
         Statistics { blocks: pages(blocks), free: pages(free), nodes, free_nodes, ..none }
+    }
+
+    fn device(&self) -> u64 {
+        self.session.device
     }
 
     fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
@@ -333,7 +337,10 @@ impl Inode for FuseNode {
             let before = next;
             while let Some(entry) = FuseListed::read(&mut reader)? {
                 // Positions are counted on by the caller.
-                next = i64::try_from(entry.next).ok().filter(|&next| next < i64::MAX - 2).ok_or(Errno::EIO)?
+                next = i64::try_from(entry.next)
+                    .ok()
+                    .filter(|&next| next < i64::MAX - 2)
+                    .ok_or(Errno::EIO)?
                     .cast_unsigned();
                 let kind = FileType::from_mode(entry.kind << 12).unwrap_or(FileType::Regular);
                 let is_shown = !matches!(entry.name, b"." | b"..");
@@ -373,6 +380,7 @@ impl Inode for FuseNode {
     }
 
     fn change(&self, change: &InodeChange) -> Result<(), Errno> {
+        self.connection().check_caller()?;
         self.set_attributes(change, None, None)
     }
 

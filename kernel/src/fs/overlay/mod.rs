@@ -70,8 +70,8 @@ struct Overlay {
 }
 
 impl Overlay {
-    /// Whether changes may be made in the upper layer. As in Linux the file system counts, and not the mount by which the
-    /// layer was named.
+    /// Whether changes may be made in the upper layer. As in Linux the file system counts, and not the mount by which
+    /// the layer was named.
     ///
     /// # Errors
     /// `EROFS`: they may not, or there is none.

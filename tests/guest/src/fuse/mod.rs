@@ -102,7 +102,8 @@ fn a_program_serves_files() -> Outcome {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o604)).or_fail()?;
     expect_eq!(fs::metadata(&path).or_fail()?.mode() & 0o7777, 0o604);
     // A long one takes many requests.
-    let long: Vec<u8> = (0..300_000u32).map(|number| number.to_le_bytes()[0] ^ number.to_le_bytes()[1]).collect();
+    let long: Vec<u8> =
+        (0..300_000u32).map(|number| number.to_le_bytes()[0] ^ number.to_le_bytes()[1]).collect();
     fs::write(&path, &long).or_fail()?;
     expect!(fs::read(&path).or_fail()? == long);
     let found = statfs(&served.top).or_fail()?;
@@ -432,9 +433,8 @@ fn mounts_that_are_refused() -> Outcome {
     let number = std::os::fd::AsRawFd::as_raw_fd(&device);
     let mut byte = [0; 8192];
     expect_eq!(error_of((&device).read(&mut byte)), Some(Errno::EPERM));
-    let try_mount = |options: &str| {
-        mount_with(Some(Path::new("served")), &top, Some("fuse"), 0, Some(options)).err()
-    };
+    let try_mount =
+        |options: &str| mount_with(Some(Path::new("served")), &top, Some("fuse"), 0, Some(options)).err();
     let rest = "rootmode=40000,user_id=0,group_id=0";
     for options in [
         rest.to_owned(),

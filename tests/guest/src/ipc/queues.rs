@@ -270,7 +270,10 @@ fn an_identifier_can_be_asked_for() -> Outcome {
                 })
             };
             expect_eq!(fs::read_to_string(&path).or_fail()?, "-1\n");
-            expect_eq!(fs::write(&path, "-1").err().and_then(|error| error.raw_os_error()), Some(libc::EINVAL));
+            expect_eq!(
+                fs::write(&path, "-1").err().and_then(|error| error.raw_os_error()),
+                Some(libc::EINVAL)
+            );
             fs::write(&path, WANTED.to_string()).or_fail()?;
             expect_eq!(fs::read_to_string(&path).or_fail()?, format!("{WANTED}\n"));
             expect_eq!(get(), Ok(WANTED));

@@ -1,4 +1,4 @@
-//! What a mount of `/proc` shows of processes: `hidepid`, `gid` and `subset`, proc(5).
+//! Rules by which a mount of `/proc` shows processes: `hidepid`, `gid` and `subset`, proc(5).
 
 use std::fs;
 use std::path::Path;
@@ -105,7 +105,9 @@ fn a_subset_has_processes_only() -> Outcome {
 fn options_that_are_refused() -> Outcome {
     let stage = Stage::new("hiding-refused")?;
     let place = stage.directory("proc")?;
-    for options in ["hidepid=3", "hidepid=", "hidepid", "hidepid=nothing", "subset=all", "subset", "nonsense", "gid=x"] {
+    let wrong =
+        ["hidepid=3", "hidepid=", "hidepid", "hidepid=nothing", "subset=all", "subset", "nonsense", "gid=x"];
+    for options in wrong {
         expect_eq!((options, proc(&place, 0, options)), (options, Err(Errno::EINVAL)));
     }
     Ok(())

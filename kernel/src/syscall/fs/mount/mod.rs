@@ -162,6 +162,9 @@ pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
     if !place.is_mount_root() || !place.mount.is_in(&own_mounts(call)) || place.mount.is_locked() {
         return Err(Errno::EINVAL.into());
     }
+    if flags & MNT_FORCE != 0 && !call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM.into());
+    }
     landlock::check_mounts(&call.thread.credentials())?;
     let mount = place.mount;
     drop(place.entry);

@@ -299,7 +299,8 @@ fn an_upper_layer_that_becomes_read_only() -> Outcome {
     }
     fs::write(layers.lower.join("lower"), "x").or_fail()?;
     let own_path = own.display();
-    let options = format!("lowerdir={},upperdir={own_path}/upper,workdir={own_path}/work", layers.lower.display());
+    let options =
+        format!("lowerdir={},upperdir={own_path}/upper,workdir={own_path}/work", layers.lower.display());
     overlay(&layers.merged, &options).or_fail()?;
     fs::write(layers.merged.join("upper"), "x").or_fail()?;
     crate::mounts::mount(None, &own, None, libc::MS_REMOUNT | libc::MS_RDONLY).or_fail()?;
