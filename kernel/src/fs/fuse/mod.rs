@@ -1,8 +1,8 @@
 //! File systems that programs serve, fuse(4).
 //!
 //! A program (the *server*) opens `/dev/fuse`, names the descriptor in mount(2), and reads requests and writes answers
-//! by it. Operations of nodes are plain functions, so whoever asks waits in a detour ([`crate::sched::detour`]) and can be
-//! killed meanwhile; what the server answers later is given back to it. A server that is gone leaves `ENOTCONN`.
+//! by it. Operations of nodes are plain functions, so whoever asks waits in a detour ([`crate::sched::detour`]) and can
+//! be killed meanwhile; what the server answers later is given back to it. A server that is gone leaves `ENOTCONN`.
 //!
 //! A server is a program of this machine, and may be hung on purpose. So nothing waits for one that others wait for: no
 //! spinlock is held, and the stacks that such waits take are limited, for each server and for all. Beyond the limit a

@@ -121,6 +121,13 @@ fn moved(
 }
 
 impl InetSocket {
+    /// The number of the socket, or of its network, which no other has.
+    fn cookie(&self, name: u32) -> OptionValue {
+        let is_network = name == net::SO_NETNS_COOKIE;
+        let number = if is_network { self.namespace.number() } else { self.node.inode };
+        OptionValue::new(&number.to_ne_bytes())
+    }
+
     /// A socket as `socket` makes it.
     ///
     /// # Errors

@@ -150,13 +150,6 @@ fn buffer(socket: &InetSocket, sends: bool) -> u32 {
     }
 }
 
-/// The number of a socket, or of its network, which no other has.
-fn cookie(socket: &InetSocket, name: u32) -> OptionValue {
-    let is_network = name == net::SO_NETNS_COOKIE;
-    let number = if is_network { socket.namespace.number() } else { socket.node.inode };
-    OptionValue::new(&number.to_ne_bytes())
-}
-
 /// The value of an option.
 ///
 /// # Errors
@@ -204,7 +197,7 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             _ => return Err(Errno::EOPNOTSUPP),
         },
         (net::SOL_IP, net::IP_TOS) => Options::get(&options.tos),
-        (net::SOL_SOCKET, net::SO_COOKIE | net::SO_NETNS_COOKIE) => return Ok(cookie(socket, name)),
+        (net::SOL_SOCKET, net::SO_COOKIE | net::SO_NETNS_COOKIE) => return Ok(socket.cookie(name)),
         (net::SOL_SOCKET, net::SO_PEERCRED) => {
             let mut bytes = [0xff; 12];
             bytes[..4].fill(0);
