@@ -39,14 +39,25 @@ publishable() {
 }
 
 # compatible CRATE [BASE]: compares the crate's interface with that of a commit, by cargo-semver-checks; without one with
-# the newest tag CRATE-vVERSION. A release that breaks users has another version. Needs `target`.
+# the newest tag CRATE-vVERSION. A release that breaks users has another version. Before the first release there is
+# nothing to keep to: then it tells what has changed since the commit of a day ago, if the tool is there. Needs `target`.
 compatible() {
-    local crate=$1 base=${2:-}
+    local crate=$1 base=${2:-} is_released=yes
     [[ -n $base ]] || base=$(git tag --list "$crate-v*" --sort=-version:refname | head -n 1)
     if [[ -z $base ]]; then
-        echo "semver $crate: not released yet, so there is nothing to keep to; name a commit to compare with"
-        return
+        is_released=
+        base=$(git rev-list -n 1 --first-parent --before='1 day ago' HEAD)
+        if [[ -z $base ]] || ! cargo semver-checks --version >/dev/null 2>&1; then
+            echo "semver $crate: not released yet; without cargo-semver-checks nothing is compared"
+            return
+        fi
     fi
     cargo semver-checks --version >/dev/null 2>&1 || nice -n 10 cargo install -q --locked cargo-semver-checks
-    CARGO_TARGET_DIR=$target/semver nice -n 10 cargo semver-checks -p "$crate" --baseline-rev "$base"
+    if CARGO_TARGET_DIR=$target/semver nice -n 10 cargo semver-checks -p "$crate" --baseline-rev "$base"; then
+        echo "semver $crate: compatible with $base"
+    elif [[ -z $is_released ]]; then
+        echo "semver $crate: not released yet, so it may differ from $base"
+    else
+        return 1
+    fi
 }

@@ -6,13 +6,27 @@
 /// passes the address that holds in [`KEY_IMAGE`].
 pub const IMAGE_OFFSET: u64 = 64 << 20;
 
-/// The offset of an image that would not end below 3 GiB. The machine's memory continues at 4 GiB there, so the image
-/// lies behind the hole as a whole.
-pub const LARGE_IMAGE_OFFSET: u64 = 3 << 30;
+/// The machine's memory is contiguous below this address, and continues at 4 GiB.
+pub const LOW_MEMORY_END: u64 = 3 << 30;
+
+/// The most bytes that a layer of the root image has: the part that differs from an image which others use too. It is
+/// loaded into memory right before that image.
+pub const LAYER_BYTES_MAX: u64 = 16 << 20;
+
+/// The offset of an image that would not end below [`LOW_MEMORY_END`]: it lies behind the hole as a whole, and a layer
+/// before it too.
+pub const LARGE_IMAGE_OFFSET: u64 = LOW_MEMORY_END + LAYER_BYTES_MAX;
 
 /// `heddle.image=ADDRESS,LENGTH`: guest-physical address and length in bytes of the root image (EROFS), both in
 /// hexadecimal with `0x`. The kernel never allocates frames from this range.
 pub const KEY_IMAGE: &str = "heddle.image";
+
+/// `heddle.lower=1`: the root image continues on a second drive; for Linux, which has the image on drives.
+pub const KEY_LOWER: &str = "heddle.lower";
+/// The serial number of the drive with the root image, or its layer.
+pub const ROOT_DRIVE: &str = "heddle-root";
+/// The serial number of the drive with the image below the layer.
+pub const LOWER_DRIVE: &str = "heddle-lower";
 
 /// `heddle.memory=BYTES`: how much physical memory the kernel may use, its own image included and the root image
 /// not; decimal. The machine may have more, because guest memory also spans the image.

@@ -4,8 +4,8 @@
 #   schedules       random schedules of larger machines, 500 of each kind; 50,000 with HEDDLE_LONG=1
 #   weaken [NAME]   the orderings of weaken.list, weakened one by one: each must make its model fail
 #   miri            the unsafe code under the interpreter, leaks included; some minutes. Not run there: `reactor` (epoll
-#                   with a timer descriptor) and a signal handler, which it does not know; `million` and the long
-#                   rounds, for time; `object`, which starts compilers; the models, which loom runs
+#                   with a timer descriptor) and a signal handler, which it does not know; `million`, `limits` and the
+#                   long rounds, for time; `object`, which starts compilers; the models, which loom runs
 #   fuzz [SECONDS]  the randomized programs and games of one thread, with libFuzzer's numbers; a minute unless told
 #                   otherwise
 #   portable        builds for macOS and Windows, and runs here what those systems have in place of Linux's calls
@@ -42,7 +42,7 @@ miri() {
     RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-strict-provenance" nice -n 10 cargo +nightly miri test -j2 \
         --target-dir "$target/miri" \
         --test machine --test executors --test hostile --test foreign --test library --test soundness --test wait --test global \
-        --test random "$@"
+        --lib --test random "$@"
 }
 
 . ../../tests/published.sh
@@ -84,7 +84,7 @@ features() {
 
 long() {
     HEDDLE_LONG=1 schedules
-    HEDDLE_LONG=1 nice -n 10 cargo test -j2 --release --test random --test hostile --test machine --test executors "$@"
+    HEDDLE_LONG=1 nice -n 10 cargo test -j2 --release --test random --test hostile --test machine --test executors --test limits "$@"
 }
 
 msrv() {

@@ -50,6 +50,7 @@ who_and_where() {
     expect "1000 100 /tmp b" "$(try "$HEDDLE" exec -u 1000:100 -w /tmp -e A=b one -- sh -c 'echo $(id -u) $(id -g) $(pwd) $A')"
     expect nobody "$(try "$HEDDLE" exec -u nobody one -- id -un)"
     status 125 try "$HEDDLE" exec -u no-such-user one -- true
+    status 125 try "$HEDDLE" exec -w /no/such one -- true
     expect "65534" "$(try "$HEDDLE" run --net none -u nobody -- id -u)"
 }
 

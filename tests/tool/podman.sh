@@ -3,7 +3,7 @@
 source "$(dirname "$0")/lib.sh"
 unset XDG_RUNTIME_DIR
 if ! command -v podman >/dev/null; then echo "skip podman: not installed"; rm -rf "$WORK"; exit; fi
-if ((EUID)); then echo "skip podman: only root's form is tested"; rm -rf "$WORK"; exit; fi
+if ((EUID)); then echo "skip podman: rootless.sh has an ordinary user's form"; rm -rf "$WORK"; exit; fi
 
 # Storage of its own: what the user has is not touched.
 ln -s "$HEDDLE" "$WORK/heddle-oci"
@@ -185,6 +185,31 @@ END
     expect "" "$(p ps -aq)"
 }
 
+# The other of podman's two network stacks, in a storage and with networks of its own.
+netavark() {
+    local podman=(env CONTAINERS_CONF="$WORK/netavark.conf" podman --root "$WORK/netavark/storage" --runroot "$WORK/netavark/runroot"
+        --network-config-dir "$WORK/netavark/networks" --runtime "$WORK/heddle-oci")
+    local before address
+    before=$(host_links)
+    printf '[network]\nnetwork_backend = "netavark"\n' >"$WORK/netavark.conf"
+    tar -C "$WORK/root" -c . | p import - test >/dev/null
+    expect netavark "$(p info --format '{{.Host.NetworkBackend}}')"
+    p network create --subnet 10.77.0.0/24 joined >/dev/null
+    p run -d --name web --network joined -p 127.0.0.1:18083:80 test \
+        sh -c 'while :; do echo from-netavark | busybox nc -l -p 80; done' >/dev/null
+    address=$(p inspect web --format '{{.NetworkSettings.Networks.joined.IPAddress}}')
+    [[ $address == 10.77.0.* && $(p exec web busybox ip addr show eth0) == *"$address/24"* ]]
+    published 18083 from-netavark
+    # Another container finds it by its address, and by its name where the engine has its server of names.
+    expect from-netavark "$(p run --rm --network joined test busybox nc -w 5 "$address" 80 </dev/null)"
+    if [[ -x /usr/lib/podman/aardvark-dns ]]; then
+        expect from-netavark "$(p run --rm --network joined test busybox nc -w 5 web 80 </dev/null)"
+    fi
+    p rm -f -t 0 web >/dev/null
+    p network rm joined >/dev/null
+    expect "$before" "$(host_links)"
+}
+
 by_configuration() {
     cat >"$WORK/containers.conf" <<END
 [engine]
@@ -361,4 +386,9 @@ if [[ -e /dev/net/tun && -d /usr/lib/cni ]]; then
     check "a Deployment" a_deployment
 else
     echo "skip the engine's bridge, pods: no tun device or plugins"
+fi
+if [[ -e /dev/net/tun && -x /usr/lib/podman/netavark ]]; then
+    check "netavark's bridge" netavark
+else
+    echo "skip netavark's bridge: no tun device or no netavark"
 fi

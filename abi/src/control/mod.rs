@@ -155,8 +155,10 @@ pub enum Ending {
     Exited(u32),
     /// This signal killed it.
     Signaled(u32),
-    /// It could not be started: the errno of `chdir` or `execve`.
+    /// It could not be started: the errno of `execve`.
     NotStarted(u32),
+    /// It could not be started in its working directory: the errno of `chdir`.
+    NoDirectory(u32),
 }
 
 /// The last message of the guest.
@@ -376,6 +378,7 @@ impl Ending {
             Self::Exited(value) => (0u32, value),
             Self::Signaled(value) => (1, value),
             Self::NotStarted(value) => (2, value),
+            Self::NoDirectory(value) => (3, value),
         };
         sink.put(&how.to_le_bytes())?;
         sink.put(&value.to_le_bytes())
@@ -388,6 +391,7 @@ impl Ending {
             0 => Some(Self::Exited(value)),
             1 => Some(Self::Signaled(value)),
             2 => Some(Self::NotStarted(value)),
+            3 => Some(Self::NoDirectory(value)),
             _ => None,
         }
     }

@@ -63,7 +63,7 @@ fn cut_start_is_refused() {
 
 #[test]
 fn small_messages_round_trip() {
-    for ending in [Ending::Exited(3), Ending::Signaled(9), Ending::NotStarted(2)] {
+    for ending in [Ending::Exited(3), Ending::Signaled(9), Ending::NotStarted(2), Ending::NoDirectory(20)] {
         let exit = Exit { ending, written_bytes: [1, u64::MAX, 0] };
         let mut sink = Small::new();
         exit.put(&mut sink).unwrap();

@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let forked = unsafe { fork() }.map_err(text)?;
     if let ForkResult::Child = forked {
         drop((from, ready));
-        // What is written before the urgent coroutine reads would wait for its process to start.
+        // Times that are written before the urgent coroutine reads would wait for its process to start.
         let is_done = match nix::unistd::read(&is_ready, &mut [0]) {
             Ok(1) => work(arguments, other, user, to),
             _ => Err("the urgent process has ended".to_owned()),

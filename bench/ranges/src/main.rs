@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use heddle_range_lock_bench::host::Watch;
-use heddle_range_lock_bench::memory;
+use heddle_range_lock_bench::memory::{self, Order};
 use heddle_range_lock_bench::plan::{self, Effort, Entrant, Row};
 use heddle_range_lock_bench::plot;
 use heddle_range_lock_bench::report::{self, Memory, Report};
@@ -15,9 +15,10 @@ use heddle_range_lock_bench::sides::skiplist::SkipList;
 use heddle_range_lock_bench::workload::{self, Kind, Sample};
 
 const USAGE: &str =
-    "usage: heddle-range-lock-bench [--quick | --full] [--filter TEXT] [--json FILE] [--svg DIR]
+    "usage: heddle-range-lock-bench [--quick | --full | --memory SIDE] [--filter TEXT] [--json FILE] [--svg DIR]
   --quick        about a minute and a half; without it, about three
   --full         more rounds, longer runs, more rows: about half an hour
+  --memory SIDE  only the memory of a side, with ranges taken in no order, ascending and descending
   --filter TEXT  only workloads whose name begins with TEXT
   --json FILE    write everything as JSON
   --svg DIR      write plots";
@@ -51,10 +52,15 @@ fn options() -> Result<Options, String> {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [flag, side, ranges] = &arguments[..]
+    if let [flag, side, ranges, order] = &arguments[..]
         && flag == MEMORY
     {
-        return exit(memory_of(side, ranges));
+        return exit(memory_of(side, ranges, order));
+    }
+    if let [flag, side] = &arguments[..]
+        && flag == "--memory"
+    {
+        return exit(memories(&mut Report::default(), side, &Order::ALL));
     }
     exit(options().map_err(Into::into).and_then(|options| measure(&options)))
 }
@@ -94,7 +100,7 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
     if options.filter.is_empty() {
         heights(&mut report, effort, cores);
         latencies(&mut report, &sides, effort);
-        memories(&mut report)?;
+        memories(&mut report, "", &[Order::Shuffled])?;
     }
     if let Some(file) = &options.json {
         std::fs::write(file, serde_json::to_string_pretty(&report)?)?;
@@ -215,31 +221,41 @@ const MEMORY: &str = "--memory-of";
 /// Ranges held to measure memory with.
 const MEMORY_RANGES: [u64; 2] = [1_000, 100_000];
 
-/// Measures memory, each side in a program of its own: what earlier runs left in pools would be taken up here.
-fn memories(report: &mut Report) -> Result<(), Box<dyn Error>> {
-    println!("\n{:<12}{:>8}{:>14}{:>14}", "side", "held", "resident each", "after");
-    for side in plan::entrants() {
-        for ranges in MEMORY_RANGES {
+/// Measures memory, each side, or the named one, in a program of its own: what earlier runs left in pools would be
+/// taken up here.
+fn memories(report: &mut Report, only: &str, orders: &[Order]) -> Result<(), Box<dyn Error>> {
+    println!("\n{:<12}{:>8}{:>12}{:>14}{:>14}", "side", "held", "taken", "resident each", "after");
+    for side in plan::entrants().iter().filter(|side| only.is_empty() || side.name == only) {
+        for (ranges, order) in
+            MEMORY_RANGES.iter().flat_map(|ranges| orders.iter().map(move |order| (*ranges, *order)))
+        {
             let output = Command::new(std::env::current_exe()?)
-                .args([MEMORY, side.name, &ranges.to_string()])
+                .args([MEMORY, side.name, &ranges.to_string(), order.name()])
                 .stderr(Stdio::inherit())
                 .output()?;
             let text = String::from_utf8(output.stdout)?;
             let (full, after) = text.trim().split_once(' ').ok_or("no figures of memory")?;
             let (full, bytes_after): (usize, usize) = (full.parse()?, after.parse()?);
             let bytes_per_range = full as f64 / ranges as f64;
-            println!("{:<12}{ranges:>8}{bytes_per_range:>14.1}{bytes_after:>14}", side.name);
-            report.memory.push(Memory { side: side.name, ranges, bytes_per_range, bytes_after });
+            println!(
+                "{:<12}{ranges:>8}{:>12}{bytes_per_range:>14.1}{bytes_after:>14}",
+                side.name,
+                order.name()
+            );
+            if order == Order::Shuffled {
+                report.memory.push(Memory { side: side.name, ranges, bytes_per_range, bytes_after });
+            }
         }
     }
     Ok(())
 }
 
-/// The program that [`memories`] starts: `--memory-of SIDE RANGES`.
-fn memory_of(side: &str, ranges: &str) -> Result<(), Box<dyn Error>> {
+/// The program that [`memories`] starts: `--memory-of SIDE RANGES ORDER`.
+fn memory_of(side: &str, ranges: &str, order: &str) -> Result<(), Box<dyn Error>> {
     let sides = plan::entrants();
     let side = sides.iter().find(|entrant| entrant.name == side).ok_or("no such side")?;
-    let (full, after) = (side.memory)(ranges.parse()?);
+    let order = Order::of_name(order).ok_or("no such order")?;
+    let (full, after) = (side.memory)(ranges.parse()?, order);
     println!("{full} {after}");
     Ok(())
 }

@@ -30,7 +30,7 @@ pub struct Entrant {
     /// Runs so many operations of a row on one thread.
     pub count: fn(Kind, u64),
     /// Bytes with so many ranges held, and after their release.
-    pub memory: fn(u64) -> (usize, usize),
+    pub memory: fn(u64, memory::Order) -> (usize, usize),
 }
 
 fn entrant<S: Side>() -> Entrant {

@@ -63,8 +63,11 @@ impl Default for Builder {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// There is no memory for it, or as many coroutines as there can be are alive.
+    /// There is no memory for it.
     NoMemory,
+    /// As many coroutines, or executors, as there can be are alive: see [`MAX_COROUTINES`](crate::MAX_COROUTINES) and
+    /// [`MAX_CORES`](crate::MAX_CORES).
+    TooMany,
     /// No started core is in its mask.
     NoCore,
     /// The executor is ending, or the caller is not on one.
@@ -75,6 +78,7 @@ impl fmt::Display for SpawnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             SpawnError::NoMemory => "no memory for another coroutine",
+            SpawnError::TooMany => "as many coroutines or executors are alive as a process can have",
             SpawnError::NoCore => "no started core may run the coroutine",
             SpawnError::NoExecutor => "no executor takes the coroutine",
         })
@@ -82,3 +86,42 @@ impl fmt::Display for SpawnError {
 }
 
 impl core::error::Error for SpawnError {}
+
+/// Why an executor could not be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// There is no memory for it.
+    NoMemory,
+    /// All executors of the process together have [`MAX_CORES`](crate::MAX_CORES) threads.
+    TooManyCores,
+    /// More threads were asked for than an executor can have, which is [`MACHINE_CORES`](crate::MACHINE_CORES), one in
+    /// reserve included.
+    TooManyThreads,
+    /// The system gives no thread.
+    NoThread,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StartError::NoMemory => "no memory for another executor",
+            StartError::TooManyCores => {
+                "the process has as many threads in executors as it can have (MAX_CORES)"
+            }
+            StartError::TooManyThreads => "an executor cannot have so many threads (MACHINE_CORES)",
+            StartError::NoThread => "the system gives no thread for an executor",
+        })
+    }
+}
+
+impl core::error::Error for StartError {}
+
+impl From<StartError> for SpawnError {
+    fn from(error: StartError) -> SpawnError {
+        match error {
+            StartError::TooManyCores | StartError::TooManyThreads => SpawnError::TooMany,
+            StartError::NoMemory | StartError::NoThread => SpawnError::NoMemory,
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! A core as the executors know it: scheduling state, who runs on it, and how to disturb it.
 #![allow(unsafe_code)] // Hooks and machines are kept as atomic pointers to statics, because cores are reused.
 
+#[cfg(all(feature = "std", feature = "scheduler"))]
+use crate::machine::MACHINE_CORES;
 use crate::machine::Shared;
 use crate::sched::{CoreState, Id, Rank, Stealing, Table};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
@@ -40,6 +42,9 @@ pub(crate) struct CoreEntry {
     /// Memory of ended coroutines. Owner's thread only.
     #[cfg(feature = "std")]
     pub blocks: crate::blocks::Blocks,
+    /// Chunks of the table from which it has had slots since an executor took it.
+    #[cfg(feature = "std")]
+    pub chunks: crate::registry::ChunkSet,
     /// 1: the core's thread sleeps in the reactor, not on `parker`.
     #[cfg(feature = "std")]
     pub polling: AtomicU32,
@@ -75,6 +80,8 @@ impl CoreEntry {
             #[cfg(feature = "std")]
             blocks: crate::blocks::Blocks::new(),
             #[cfg(feature = "std")]
+            chunks: crate::registry::ChunkSet::new(),
+            #[cfg(feature = "std")]
             polling: AtomicU32::new(0),
             hooks: AtomicPtr::new(ptr::null_mut()),
             shared: AtomicPtr::new(ptr::null_mut()),
@@ -96,6 +103,8 @@ impl CoreEntry {
         self.state.gate().set_stealing(stealing);
         self.live.store(0, Ordering::Relaxed);
         self.live_posted.store(0, Ordering::Relaxed);
+        #[cfg(feature = "std")]
+        self.chunks.clear();
         self.shared.store(shared.cast_mut(), Ordering::Relaxed);
         self.hooks.store(ptr::from_ref(hooks).cast_mut(), Ordering::Release);
     }
@@ -152,6 +161,14 @@ impl CoreEntry {
     pub fn pool(&self) -> Option<&Shared> {
         // SAFETY: as above.
         unsafe { self.shared().as_ref() }
+    }
+
+    /// The cores of its machine, or itself.
+    #[cfg(all(feature = "std", feature = "scheduler"))]
+    pub fn cores_of_machine(&'static self) -> std::vec::Vec<&'static CoreEntry> {
+        let machine =
+            |shared: &Shared| (0..MACHINE_CORES as u32).filter_map(|core| shared.core(core)).collect();
+        self.pool().map_or_else(|| std::vec::Vec::from([self]), machine)
     }
 
     /// Whether something was left with the core in reserve, which sleeps, for this one to take.
@@ -297,7 +314,15 @@ impl CoreEntry {
         self.live.store(live.wrapping_add(change), Ordering::Relaxed);
     }
 
-    /// Owner: spawns into the own queue.
+    /// The slot of index `index` is for a coroutine of this core, which may move to others of its machine.
+    pub fn note_slot(&self, index: u32) {
+        #[cfg(feature = "std")]
+        self.chunks.insert_of(index);
+        #[cfg(not(feature = "std"))]
+        let _ = index;
+    }
+
+    /// Owner: spawns into the own queue. [`why_no_slot`](crate::registry::why_no_slot) tells why it could not.
     #[inline(always)]
     pub fn spawn(&self, table: &impl Table, task: *mut (), rank: Rank) -> Option<Id> {
         loop {
@@ -305,7 +330,7 @@ impl CoreEntry {
                 self.count_live(1);
                 return Some(id);
             }
-            if !crate::registry::refill(&self.state) {
+            if !crate::registry::refill(self) {
                 return None;
             }
         }

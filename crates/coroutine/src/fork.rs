@@ -8,24 +8,15 @@
 
 use crate::core_entry::CoreEntry;
 use crate::host::host;
-use crate::registry::{Global, for_each_core, for_each_slot};
-use crate::sched::Id;
-use crate::sync::{AtomicU32, Ordering};
-use crate::{blocking, pool, reactor, threads, wait::inherit, waker};
+use crate::registry::{self, Global, for_each_core, for_each_slot, for_each_slot_of_cores};
+use crate::sched::{Id, Slot};
+use crate::{blocking, forks, pool, reactor, threads, wait::inherit, waker};
 use core::any::Any;
 use core::cell::Cell;
 use core::ptr;
 use std::boxed::Box;
 use std::sync::OnceLock;
-
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// How many forks lie between the process and its first ancestor that called [`follow_forks`]: another number than
-/// before says that the caller is in a child.
-#[inline]
-pub fn forks() -> u32 {
-    FORKS.load(Ordering::Relaxed)
-}
+use std::vec::Vec;
 
 type Held = [Box<dyn Any>; 3];
 
@@ -34,10 +25,10 @@ std::thread_local! {
     static HELD: Cell<Option<Held>> = const { Cell::new(None) };
 }
 
-/// Has executors go on in forked children, where the thread that forks is their only one: the coroutines of its core go
-/// on and are woken once, the others are gone with their threads. [`forks`] counts from here on. Before the first fork;
-/// it cannot be undone, and makes every fork of the process do what that takes, one to `exec` too. Does nothing where
-/// there are no forks.
+/// Has executors go on in forked children, where the thread that forks is their only one: the coroutines of its core
+/// go on and are woken once, the others are gone with their threads. [`forks`](crate::forks) counts from here on.
+/// Before the first fork; it cannot be undone, and makes every fork of the process do what that takes, one to `exec`
+/// too. Does nothing where there are no forks.
 ///
 /// Without it a child must not use executors, timers and descriptors of its parent, as is usual with threads.
 pub fn follow_forks() {
@@ -81,7 +72,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
+    forks::count();
     release_gate(true);
     let here = threads::here();
     for_each_core(|entry| {
@@ -89,11 +80,13 @@ extern "C" fn in_child() {
             entry.lose_thread();
         }
     });
+    registry::start_anew();
+    let cores = here.map_or_else(Vec::new, CoreEntry::cores_of_machine);
     if let Some(here) = here {
         here.stay_alone();
         here.state.drain(&Global);
         // A request that a thread was about to leave in the inbox is not in it after all.
-        for_each_slot(|index, slot| {
+        for_each_slot_of_cores(&cores, |index, slot| {
             if is_owner(here, slot.owner()) {
                 here.state.link_again(index, slot);
             }
@@ -107,15 +100,24 @@ extern "C" fn in_child() {
     if let Some(host) = host() {
         host.after_fork(true);
     }
-    for_each_slot(|index, slot| {
-        if let Some(id) = Id::new(index, slot.generation()) {
-            match here.filter(|here| is_owner(here, slot.owner())) {
-                Some(_) => waker::wake(id),
-                None => host().into_iter().for_each(|host| host.turn_ends(id, true)),
-            }
+    for_each_slot_of_cores(&cores, |index, slot| {
+        if let Some(id) = Id::new(index, slot.generation()).filter(|_| is_mine(here, slot)) {
+            waker::wake(id);
         }
         true
     });
+    if let Some(host) = host() {
+        for_each_slot(|index, slot| {
+            if let Some(id) = Id::new(index, slot.generation()).filter(|_| !is_mine(here, slot)) {
+                host.turn_ends(id, true);
+            }
+            true
+        });
+    }
+}
+
+fn is_mine(here: Option<&CoreEntry>, slot: &Slot) -> bool {
+    here.is_some_and(|here| is_owner(here, slot.owner()))
 }
 
 fn is_owner(entry: &CoreEntry, owner: u16) -> bool {

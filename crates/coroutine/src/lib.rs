@@ -78,8 +78,8 @@
 //! tier, and their code runs there on Linux (the cfg `heddle_portable`); nothing has run on them.
 //!
 //! # Implementation notes
-//! Slots of coroutines live in a process-wide table that never shrinks: that is what makes uncounted wakers sound. The
-//! protocol, with its proofs and models, is in `PROTOCOL.md`.
+//! Slots of coroutines live in a process-wide table whose addresses are never given back: that is what makes uncounted
+//! wakers sound. On Linux its memory is, after a burst. The protocol, with its proofs and models, is in `PROTOCOL.md`.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(heddle_loom, allow(dead_code))] // Only the protocols are compiled for the model checker.
@@ -114,6 +114,9 @@ mod foreign;
 #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
 #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix forks"))]
 mod fork;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+#[cfg_attr(not(feature = "std"), allow(dead_code, reason = "only processes fork"))]
+mod forks;
 #[cfg(all(feature = "alloc", feature = "scheduler"))]
 pub mod global;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
@@ -165,11 +168,13 @@ pub use sched::{Id, Phase, Rank};
 #[cfg(all(feature = "std", not(heddle_loom)))]
 pub use blocking::{BlockingHandle, spawn_blocking};
 #[cfg(feature = "alloc")]
-pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError};
+pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError, StartError};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use core_entry::AsideTurn;
 #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
-pub use fork::{follow_forks, forks};
+pub use fork::follow_forks;
+#[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
+pub use forks::forks;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use handle::{AbortOnDrop, JoinHandle, LocalJoinHandle};
 #[cfg(all(feature = "std", not(heddle_loom)))]

@@ -1,7 +1,7 @@
 //! The executor of one thread.
 #![allow(unsafe_code)] // Coroutines need not be `Send`, and the main one need not be `'static`.
 
-use crate::builder::{Builder, SpawnError};
+use crate::builder::{Builder, SpawnError, StartError};
 use crate::core_entry::CoreEntry;
 #[cfg(feature = "scheduler")]
 use crate::global::{Place, Step, System};
@@ -9,7 +9,7 @@ use crate::handle::{JoinHandle, LocalJoinHandle};
 use crate::machine::spawn_by;
 use crate::park::Patience;
 use crate::reactor::Looked;
-use crate::registry::{Global, acquire_core, for_each_slot, spill};
+use crate::registry::{Global, acquire_core, for_each_slot_of_cores, spill, why_no_slot};
 use crate::sched::{Picked, Stealing, WATCH_PARKED};
 use crate::statistics::Statistics;
 use crate::task::{Framed, JoinError};
@@ -37,14 +37,17 @@ impl LocalExecutor {
     /// # Panics
     /// If there is no memory, or [`MAX_CORES`](crate::MAX_CORES) executors are alive.
     pub fn new() -> LocalExecutor {
-        LocalExecutor::try_new().expect("no memory for another executor")
+        LocalExecutor::try_new().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// An executor without coroutines, unless there is no memory or too many are alive.
-    pub fn try_new() -> Option<LocalExecutor> {
+    /// An executor without coroutines.
+    ///
+    /// # Errors
+    /// There is no memory, or [`MAX_CORES`](crate::MAX_CORES) executors are alive.
+    pub fn try_new() -> Result<LocalExecutor, StartError> {
         let entry = acquire_core()?;
         entry.set_up(0, &park::THREAD_HOOKS, ptr::null(), Stealing::Never);
-        Some(LocalExecutor { entry, not_send: PhantomData })
+        Ok(LocalExecutor { entry, not_send: PhantomData })
     }
 
     /// Serves a level below the most urgent ready one at every `every`-th turn, in rotation. Without it, or with 0,
@@ -60,7 +63,7 @@ impl LocalExecutor {
     /// If there is no memory; see [`LocalExecutor::try_spawn`].
     #[inline]
     pub fn spawn<F: Future + 'static>(&self, future: F) -> LocalJoinHandle<F::Output> {
-        self.try_spawn(Builder::new(), future).expect("no memory for a coroutine")
+        self.try_spawn(Builder::new(), future).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Spawns `future` as `builder` says.
@@ -172,7 +175,7 @@ pub(crate) fn spawn_into<F: Future + 'static>(
     future: F,
 ) -> Result<LocalJoinHandle<F::Output>, SpawnError> {
     let spawned = spawn_by(builder, future, true, |task| {
-        entry.spawn(&Global, task, builder.rank).ok_or(SpawnError::NoMemory)
+        entry.spawn(&Global, task, builder.rank).ok_or_else(why_no_slot)
     });
     spawned.map(LocalJoinHandle::new)
 }
@@ -191,7 +194,7 @@ pub(crate) fn run_frame<F: Future>(
     if entry.spawn(&Global, task.0.as_ptr().cast(), builder.rank).is_none() {
         // SAFETY: it was not spawned, so nobody else has it.
         unsafe { task.discard() };
-        panic!("no memory for a coroutine");
+        panic!("{}", why_no_slot());
     }
     // Panics of coroutines, wakers and subscribers are caught, so nothing unwinds from here before the coroutine has
     // ended, unless a host breaks its promise.
@@ -231,7 +234,7 @@ pub(crate) fn tear_down(cores: &[&'static CoreEntry]) {
     // The drop of a future may spawn or wake; it cannot go on for ever unless the program wants it to.
     while live() != 0 {
         for entry in cores {
-            cancel_all(entry, || live() != 0);
+            cancel_all(entry, cores, || live() != 0);
         }
     }
     for entry in cores {
@@ -245,15 +248,17 @@ pub(crate) fn tear_down(cores: &[&'static CoreEntry]) {
 /// Drops every coroutine of `entry`, on which nothing runs, and no other core's.
 #[cfg(feature = "scheduler")]
 pub(crate) fn drop_coroutines(entry: &'static CoreEntry) {
-    while cancel_all(entry, || true) {}
+    let cores = entry.cores_of_machine();
+    while cancel_all(entry, &cores, || true) {}
 }
 
-/// Drops each coroutine of `entry` that is there, as long as `go_on` says. Whether there was one.
-fn cancel_all(entry: &'static CoreEntry, go_on: impl Fn() -> bool) -> bool {
+/// Drops each coroutine of `entry` that is there, as long as `go_on` says; `cores` are all of its executor. Whether
+/// there was one.
+fn cancel_all(entry: &'static CoreEntry, cores: &[&'static CoreEntry], go_on: impl Fn() -> bool) -> bool {
     let mut found = false;
     threads::enter(entry, || {
         entry.state.drain(&Global);
-        for_each_slot(|index, slot| {
+        for_each_slot_of_cores(cores, |index, slot| {
             if let Some(picked) = entry.state.pick_to_cancel(&Global, index, slot) {
                 turn::run(entry, picked);
                 found = true;
@@ -299,7 +304,7 @@ pub fn coroutine_run<F: Future<Output = ()> + Send + 'static>(
     if threads::here().is_some() {
         return threads::try_spawn(builder, main).map(JoinHandle::detach);
     }
-    let executor = LocalExecutor::try_new().ok_or(SpawnError::NoMemory)?;
+    let executor = LocalExecutor::try_new()?;
     executor.try_spawn(builder, main)?.detach();
     executor.run();
     Ok(())

@@ -8,7 +8,7 @@
 use crate::builder::{Builder, SpawnError};
 use crate::core_entry::{AsideTurn, CoreEntry, Hooks};
 use crate::handle::JoinHandle;
-use crate::registry::{Global, acquire_core, single};
+use crate::registry::{Global, acquire_core, single, why_no_slot};
 use crate::sched::{self, Id, Picked, Rank, Stealing, WATCH_PARKED};
 use crate::statistics::Statistics;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
@@ -19,7 +19,7 @@ use core::marker::PhantomData;
 use core::ptr;
 use core::task::Waker;
 
-/// Most cores of one machine. Further bits of core masks mean nothing.
+/// Most cores of one machine, and threads of one executor. Further bits of core masks mean nothing.
 pub const MACHINE_CORES: usize = 32;
 
 /// Services that a machine needs of the processor and the rest of the kernel. One machine per implementing type.
@@ -254,7 +254,7 @@ impl<P: Platform> Machine<P> {
     /// `None` if it was started, if the caller is not that core, or if there is no memory.
     pub fn start(&'static self, number: u32) -> Option<Core<P>> {
         let place = self.shared.cores.get(number as usize).filter(|_| P::this_core() == Some(number))?;
-        let entry = acquire_core().filter(|_| place.load(Ordering::Relaxed).is_null())?;
+        let entry = acquire_core().ok().filter(|_| place.load(Ordering::Relaxed).is_null())?;
         entry.set_up(
             number,
             &Self::HOOKS,
@@ -328,7 +328,7 @@ pub(crate) fn place_on(
         Some(entry) => {
             let id = entry.spawn(&Global, task, builder.rank);
             shared_work(entry);
-            id.ok_or(SpawnError::NoMemory)
+            id.ok_or_else(why_no_slot)
         }
         None => post_to(shared, task, builder),
     }
@@ -370,7 +370,7 @@ fn post_to(shared: &Shared, task: *mut (), builder: Builder) -> Result<Id, Spawn
     let idle = shared.idle.load(Ordering::Relaxed) & allowed;
     let number = if idle != 0 { idle } else { allowed }.trailing_zeros();
     let entry = shared.core(number).ok_or(SpawnError::NoCore)?;
-    let slot = single().ok_or(SpawnError::NoMemory)?;
+    let slot = single(entry).ok_or_else(why_no_slot)?;
     entry.count_live_remote();
     sched::post_new(&Global, slot, task, builder.rank, entry.state.index() as u16).ok_or(SpawnError::NoMemory)
 }

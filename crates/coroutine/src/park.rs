@@ -1,6 +1,7 @@
 //! How a thread that runs a core sleeps and is woken.
 
 use crate::core_entry::{CoreEntry, Hooks};
+use crate::registry::shrink_if_due;
 use crate::sync::{Ordering, spin_hint};
 use crate::{os, reactor};
 use core::ptr;
@@ -80,6 +81,7 @@ impl Patience {
 
     /// Sleeps like [`sleep`], and learns from it.
     pub fn sleep(&mut self, entry: &'static CoreEntry, limit: Option<Duration>) {
+        shrink_if_due(&entry.state);
         let start = Instant::now();
         sleep(entry, limit);
         let short = !entry.state.inbox().is_empty() && start.elapsed() < SHORT;

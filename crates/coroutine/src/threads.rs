@@ -4,7 +4,7 @@ use crate::builder::{Builder, SpawnError};
 use crate::core_entry::CoreEntry;
 use crate::handle::{JoinHandle, LocalJoinHandle};
 use crate::machine::{shared_work, spawn_by};
-use crate::registry::Global;
+use crate::registry::{Global, why_no_slot};
 use crate::sched::Id;
 use core::cell::Cell;
 use core::future::Future;
@@ -71,7 +71,7 @@ where
         // A mask that excludes this core is honoured when the coroutine is picked.
         let id = entry.spawn(&Global, task, builder.rank);
         shared_work(entry);
-        id.ok_or(SpawnError::NoMemory)
+        id.ok_or_else(why_no_slot)
     })
 }
 

@@ -339,3 +339,34 @@ fn timers_go_on_after_a_panic() {
         thread::spawn(|| block_on(sleep(Duration::from_millis(1)))).join().unwrap();
     });
 }
+
+/// A key whose drop uses the map that it is a key of.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct CallingKey(u32);
+
+static KEYS: WakerMap<CallingKey> = WakerMap::new();
+
+impl Drop for CallingKey {
+    fn drop(&mut self) {
+        if self.0 == 1 {
+            KEYS.clear(&CallingKey(2));
+        }
+    }
+}
+
+#[test]
+fn keys_are_dropped_without_the_map_s_lock() {
+    ends(|| {
+        // The second is one that the map has already.
+        KEYS.wake(CallingKey(1));
+        KEYS.wake(CallingKey(1));
+        block_on(KEYS.wait(CallingKey(1)));
+        let executor = LocalExecutor::new();
+        let waiters = [1, 2].map(|_| executor.spawn(KEYS.wait(CallingKey(1))));
+        executor.run_until_idle();
+        waiters.iter().for_each(|_| KEYS.wake(CallingKey(1)));
+        executor.run_until_idle();
+        drop(waiters);
+        KEYS.clear(&CallingKey(1));
+    });
+}

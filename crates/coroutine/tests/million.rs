@@ -1,4 +1,4 @@
-//! A million coroutines at once. In a process of its own, because the table of slots never shrinks.
+//! A million coroutines at once. In a process of its own, because it takes most of the table.
 #![cfg(all(feature = "std", not(heddle_loom), not(miri)))]
 
 use heddle_coroutine::{Builder, LocalExecutor, yield_now};

@@ -1,7 +1,7 @@
 //! The reader: an image in memory and its files.
 
 use crate::checksum;
-use crate::layout::{self, superblock, u16_at, u32_at, u64_at};
+use crate::layout::{self, device, superblock, u16_at, u32_at, u64_at};
 use crate::{Error, Inode, Time};
 
 /// An image that lies in memory.
@@ -17,6 +17,8 @@ pub struct Image<'a> {
 
 impl<'a> Image<'a> {
     /// Reads the superblock of the image at the start of `bytes`, which may be longer than the image.
+    ///
+    /// Blocks on further devices must lie behind the image's own, in the order of its table.
     pub fn open(bytes: &'a [u8]) -> Result<Self, Error> {
         let first = bytes.get(..layout::BLOCK_SIZE).ok_or(Error::NotErofs)?;
         let head = &first[layout::SUPER_OFFSET..];
@@ -31,12 +33,13 @@ impl<'a> Image<'a> {
         }
         let plain = head[superblock::BLOCK_BITS] == layout::BLOCK_BITS
             && head[superblock::DIRECTORY_BLOCK_BITS] == 0
-            && u16_at(head, superblock::EXTRA_DEVICES) == Some(0)
-            && word(superblock::FEATURE_INCOMPAT)? & !layout::INCOMPAT_ZERO_PADDING == 0;
+            && word(superblock::FEATURE_INCOMPAT)?
+                & !(layout::INCOMPAT_ZERO_PADDING | layout::INCOMPAT_DEVICE_TABLE)
+                == 0;
         if !plain {
             return Err(Error::Unsupported);
         }
-        let length = u64::from(word(superblock::BLOCKS)?) << layout::BLOCK_BITS;
+        let length = blocks(first, head)? << layout::BLOCK_BITS;
         let bytes =
             usize::try_from(length).ok().and_then(|length| bytes.get(..length)).ok_or(Error::Truncated)?;
         Ok(Image {
@@ -94,4 +97,26 @@ impl<'a> Image<'a> {
         }
         done
     }
+}
+
+/// The number of blocks, those of further devices included. `first` is the image's first block and `head` its
+/// superblock with what follows.
+fn blocks(first: &[u8], head: &[u8]) -> Result<u64, Error> {
+    let mut blocks = u64::from(u32_at(head, superblock::BLOCKS).ok_or(Error::NotErofs)?);
+    let devices = u16_at(head, superblock::EXTRA_DEVICES).ok_or(Error::NotErofs)?;
+    let features = u32_at(head, superblock::FEATURE_INCOMPAT).ok_or(Error::NotErofs)?;
+    if (devices > 0) != (features & layout::INCOMPAT_DEVICE_TABLE != 0) {
+        return Err(Error::Unsupported);
+    }
+    let table = usize::from(u16_at(head, superblock::DEVICE_TABLE).ok_or(Error::NotErofs)?) * device::SIZE;
+    for index in 0..usize::from(devices) {
+        // A table that is not within the first block, or devices at other places, would have to be gone after.
+        let entry = first.get(table + index * device::SIZE..).ok_or(Error::Unsupported)?;
+        let at = |offset| u32_at(entry, offset).map(u64::from).ok_or(Error::Unsupported);
+        if at(device::FIRST_BLOCK)? != blocks {
+            return Err(Error::Unsupported);
+        }
+        blocks += at(device::BLOCKS)?;
+    }
+    Ok(blocks)
 }

@@ -26,6 +26,7 @@ pub mod superblock {
     pub const META_BLOCK: usize = 40;
     pub const FEATURE_INCOMPAT: usize = 80;
     pub const EXTRA_DEVICES: usize = 86;
+    pub const DEVICE_TABLE: usize = 88;
     pub const DIRECTORY_BLOCK_BITS: usize = 90;
 }
 
@@ -36,6 +37,18 @@ pub const COMPAT_CHECKSUM: u32 = 1;
 pub const COMPAT_MTIME: u32 = 2;
 /// `feature_incompat`: concerns compressed files only, which are refused one by one.
 pub const INCOMPAT_ZERO_PADDING: u32 = 1;
+/// `feature_incompat`: blocks of other devices continue the image's own.
+pub const INCOMPAT_DEVICE_TABLE: u32 = 8;
+
+/// An entry of the table of devices; the superblock gives the table's place as a number of entries.
+pub mod device {
+    pub const SIZE: usize = 128;
+    #[cfg(feature = "write")]
+    pub const TAG: usize = 0;
+    pub const BLOCKS: usize = 64;
+    /// The device's first block among those of the whole image.
+    pub const FIRST_BLOCK: usize = 68;
+}
 
 /// Offsets in both forms of inode.
 pub mod inode {

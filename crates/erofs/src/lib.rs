@@ -9,8 +9,9 @@
 //! - [`Image::lookup`], [`Image::entries`]: directories.
 #![cfg_attr(feature = "write", doc = "- [`write`]: making images.")]
 //!
-//! Only what images for Heddle need is read: 4 KiB blocks, flat data with or without an inline tail. Compressed,
-//! chunked and multi-device images are refused, extended attributes are ignored.
+//! Only what images for Heddle need is read: 4 KiB blocks, flat data with or without an inline tail, on further devices
+//! too where these follow the image in memory. Compressed and chunked images are refused, extended attributes are
+//! ignored.
 #![cfg_attr(not(feature = "write"), no_std)]
 
 mod checksum;

@@ -24,6 +24,25 @@ proptest! {
     }
 
     #[test]
+    fn any_tree_above(lower in common::directory(), more in common::directory(), gone in any::<prop::sample::Index>()) {
+        let mut below = Tree::new(Attributes::root(0o755));
+        plant(&mut below, Tree::ROOT, &lower);
+        let mut tree = below.clone();
+        if !lower.is_empty() {
+            let names: Vec<&Vec<u8>> = lower.keys().collect();
+            tree.remove(Tree::ROOT, names[gone.index(names.len())]);
+        }
+        let added = tree.add_directory(Tree::ROOT, b"the added ones", Attributes::root(0o700)).unwrap();
+        plant(&mut tree, added, &more);
+        *tree.attributes_mut(Tree::ROOT) = Attributes::root(0o711);
+        let (bytes, upper) = above(&tree, &below);
+        let image = Image::open(&bytes).unwrap();
+        prop_assert_eq!(image.bytes().len(), bytes.len());
+        compare(&image, image.root(), image.root(), &tree, Tree::ROOT);
+        prop_assert_eq!(Image::open(&bytes[..upper]).unwrap_err(), heddle_erofs::Error::Truncated);
+    }
+
+    #[test]
     fn any_lookup(files in common::directory(), names in proptest::collection::vec(common::name(), 20)) {
         let mut tree = Tree::new(Attributes::root(0o755));
         plant(&mut tree, Tree::ROOT, &files);
@@ -34,6 +53,19 @@ proptest! {
             prop_assert_eq!(image.lookup(&root, &name).unwrap().is_some(), files.contains_key(&name));
         }
     }
+}
+
+/// The image of `tree` above that of `below`, as memory would have both, and how much of it is the upper one.
+fn above(tree: &Tree, below: &Tree) -> (Vec<u8>, usize) {
+    let lower = Plan::new(below).unwrap();
+    let plan = Plan::above(tree, &lower).unwrap();
+    let mut bytes = Cursor::new(Vec::new());
+    plan.write(&mut bytes, &mut |_| {}).unwrap();
+    let mut bytes = bytes.into_inner();
+    let upper = bytes.len();
+    assert_eq!(upper as u64, plan.length());
+    bytes.extend(image_of(below));
+    (bytes, upper)
 }
 
 /// A tree with one of everything, a directory of many blocks, and hard links.
@@ -190,6 +222,16 @@ fn fsck_agrees() {
         assert!(text.contains("Size: 3000000"), "{text}");
         assert!(text.contains("Links: 3"), "{text}");
     }
+}
+
+#[test]
+fn a_layer_has_what_is_new() {
+    let below = everything();
+    let mut tree = below.clone();
+    let file = Content::File(Source::Bytes(vec![7; 5000]));
+    tree.add(Tree::ROOT, b"added", Attributes::root(0o600), file).unwrap();
+    let (bytes, upper) = above(&tree, &below);
+    assert!(upper < bytes.len() / 4, "{upper} of {} bytes: names, attributes, one file", bytes.len());
 }
 
 /// Images from `mkfs.erofs` have inline tails in regular files.

@@ -158,8 +158,10 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         for slot in &self.slots()[self.filled(pin)..] {
             loop {
                 let free = ptr::null_mut();
-                // Release: the node's range and state. Acquire: the doings of whoever has left the slot.
-                if slot.compare_exchange(free, new.as_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                // Release: the node's range and state. Not acquire: before it is granted, the waiter finds itself in
+                // this slot, whose value continues the release sequence of whoever has left it, or in a successor,
+                // whose builder has found it so.
+                if slot.compare_exchange(free, new.as_ptr(), Ordering::Release, Ordering::Relaxed).is_ok() {
                     return Append::Done { blocked: true };
                 }
                 let found = settled(pin, slot);

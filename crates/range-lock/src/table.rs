@@ -331,8 +331,9 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         let chunk = ChunkRef::<T, P>::create(&context, None, ptr::null_mut(), 0, Tail::For { waiting: 0 })?;
         chunk.begin_with(untagged(word).cast());
         let new = chunk.header().as_ptr();
-        // Release: the chunk. Acquire: the node, which may have left and come back since the word was read.
-        if self.head.compare_exchange(word, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        // Release: the chunk. Not acquire, though the node may have left and come back since the word was read: whoever
+        // follows it reads the word anew, which continues the release sequence of the node's arrival.
+        if self.head.compare_exchange(word, new, Ordering::Release, Ordering::Relaxed).is_err() {
             // SAFETY: never published.
             unsafe { context.free(chunk.header()) };
         }

@@ -2,7 +2,8 @@
 
 use crate::{heddle, place};
 use heddle_coroutine::{
-    Builder as SpawnBuilder, DEFAULT_PRIORITY, Executor, LocalExecutor, SpawnError, current_id, set_priority,
+    Builder as SpawnBuilder, DEFAULT_PRIORITY, Executor, LocalExecutor, MACHINE_CORES, SpawnError,
+    current_id, set_priority,
 };
 use std::thread;
 
@@ -15,16 +16,16 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// As many threads as there are processors, and `main` at the default priority.
+    /// As many threads as there are processors, but at most 31, and `main` at the default priority.
     #[must_use]
     pub fn new() -> Builder {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(MACHINE_CORES - 1);
         Builder { threads, priority: DEFAULT_PRIORITY, strict: false }
     }
 
-    /// How many threads run coroutines. If there are several, or the order is [strict](Builder::strict), Heddle has one
-    /// more in reserve, for what becomes ready while all of them run something less urgent, and for when all are
-    /// blocked.
+    /// How many threads run coroutines: at most 32, or 31 with the one below. If there are several, or the order is
+    /// [strict](Builder::strict), Heddle has one more in reserve, for what becomes ready while all of them run
+    /// something less urgent, and for when all are blocked.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Builder {
         self.threads = threads.max(1);
@@ -50,7 +51,7 @@ impl Builder {
     /// dropped then.
     ///
     /// # Panics
-    /// If there is no memory or no thread for the executor.
+    /// If there is no memory or no thread for the executor, or it was to have more than it can.
     pub fn run<F: Future>(self, main: F) -> F::Output {
         // Before the executor's threads look for a host.
         let is_heddle = heddle::is_here();

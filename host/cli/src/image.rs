@@ -1,15 +1,17 @@
 //! Root images for the commands: the options that describe one, and the progress of making it.
 
-use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
-use std::os::unix::fs::FileExt;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use heddle_image::{Cache, Error, Image, ImageRequest, Progress};
+use indicatif::{ProgressBar, ProgressStyle};
 
 /// Bytes in a megabyte, the unit of what is shown.
 const MB: u64 = 1_000_000;
+/// How long something takes before it is shown how far it has come.
+const SHOWN_AFTER: Duration = Duration::from_millis(300);
 
 /// The contents of the machine's root file system.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -29,17 +31,18 @@ pub struct ImageOptions {
     pub root: Option<PathBuf>,
 }
 
-/// Makes the image for `program`, or takes it from the cache.
+/// Makes the image for `program`, or takes it from the cache. `library_path` is the program's `LD_LIBRARY_PATH`.
 ///
 /// # Errors
 /// Why there is none.
-pub fn prepare(options: &ImageOptions, program: &OsString) -> Result<Image, Error> {
+pub fn prepare(options: &ImageOptions, program: &OsString, library_path: &OsStr) -> Result<Image, Error> {
     let mut request = ImageRequest::new(program);
     request.bare = options.bare;
+    request.library_path = std::env::split_paths(library_path).filter(|path| path.is_absolute()).collect();
     request.debs.clone_from(&options.debs);
     request.root = options.root.as_ref().map(|root| absolute(root, &request.directory));
     request.add = options.add.iter().map(|text| parse_addition(text, &request.directory)).collect();
-    let mut line = ProgressLine { is_terminal: std::io::stderr().is_terminal(), shown: String::new() };
+    let mut line = ProgressLine::new();
     let image = Cache::of_user()?.image(&request, &mut |progress| line.show(&progress));
     line.clear();
     if let Ok(image) = &image {
@@ -55,8 +58,7 @@ pub fn prepare(options: &ImageOptions, program: &OsString) -> Result<Image, Erro
 /// # Errors
 /// If there is no such file, or the image cannot be read.
 pub fn read(image: &Image, path: &str) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(image.length)?];
-    image.file().read_exact_at(&mut bytes, image.offset).context("the root image")?;
+    let bytes = image.read().context("the root image")?;
     let tree = heddle_erofs::Image::open(&bytes).ok().context("the root image")?;
     let mut inode = tree.inode(tree.root()).ok().context("the root image")?;
     for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -98,41 +100,57 @@ fn parse_addition(text: &OsString, directory: &Path) -> (PathBuf, PathBuf) {
     }
 }
 
-/// A line of the terminal that shows how far something has come.
+/// A bar that shows how far something has come: a line of the terminal, nothing where standard error is none. What
+/// takes no time worth showing is not shown at all.
 struct ProgressLine {
-    is_terminal: bool,
-    shown: String,
+    bar: ProgressBar,
+    /// The work that is being done now.
+    phase: Option<String>,
+    begin: Instant,
 }
 
 impl ProgressLine {
-    fn show(&mut self, progress: &Progress) {
-        let text = match progress {
-            Progress::Assembling => String::from("collecting the root"),
-            Progress::UpdatingLists => String::from("reading the archive's package lists"),
-            Progress::Fetching { packages, bytes } => {
-                format!("fetching {packages} packages, {} MB", bytes / MB)
-            }
-            Progress::Unpacking { done, total } => format!("unpacking package {done} of {total}"),
-            Progress::Writing { done, total } => {
-                format!("writing the root image: {} of {} MB", done / MB, total / MB)
-            }
-        };
-        if text == self.shown {
-            return;
-        }
-        if self.is_terminal {
-            eprint!("\r\x1b[Kheddle: {text}");
-            let _ = std::io::stderr().flush();
-            self.shown = text;
-        } else if matches!(progress, Progress::Fetching { .. }) {
-            crate::say!("{text}");
-        }
+    fn new() -> Self {
+        Self { bar: ProgressBar::hidden(), phase: None, begin: Instant::now() }
     }
 
-    fn clear(&mut self) {
-        if !std::mem::take(&mut self.shown).is_empty() {
-            eprint!("\r\x1b[K");
+    fn show(&mut self, progress: &Progress) {
+        let (phase, done, total, unit) = match *progress {
+            Progress::Assembling => (String::from("collecting the root"), 0, 0, ""),
+            Progress::UpdatingLists => (String::from("reading the archive's package lists"), 0, 0, ""),
+            Progress::Fetching { packages, done, total } => {
+                (format!("fetching {packages} packages"), done / MB, total / MB, " MB")
+            }
+            Progress::Unpacking { done, total } => {
+                (String::from("unpacking packages"), done as u64, total as u64, "")
+            }
+            Progress::Writing { done, total } => {
+                (String::from("writing the root image"), done / MB, total / MB, " MB")
+            }
+        };
+        if self.bar.is_hidden() {
+            if self.begin.elapsed() < SHOWN_AFTER {
+                return;
+            }
+            self.bar = ProgressBar::new(total);
         }
+        if self.phase.as_ref() != Some(&phase) {
+            let template = match total {
+                0 => String::from("heddle: {msg}"),
+                _ => format!("heddle: {{msg}} {{bar:30}} {{pos}} of {{len}}{unit}"),
+            };
+            if let Ok(style) = ProgressStyle::with_template(&template) {
+                self.bar.set_style(style);
+            }
+            self.bar.set_message(phase.clone());
+            self.phase = Some(phase);
+        }
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+    }
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
     }
 }
 

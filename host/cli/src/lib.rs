@@ -26,6 +26,7 @@ macro_rules! out {
 }
 
 pub mod bench;
+pub mod bundled;
 pub mod cache;
 pub mod commands;
 pub mod crash;

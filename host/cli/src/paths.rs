@@ -1,11 +1,15 @@
 //! Where things are: the repository that this tool was built from or its installation, and its cache.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
+
+use crate::bundled;
 
 /// This program's own file. Where another was put into its place since it started, as a build does, it is that one.
 ///
@@ -54,11 +58,17 @@ pub fn installation() -> Option<PathBuf> {
     folder.join(KERNEL).is_file().then_some(folder)
 }
 
+/// The folder with the tool's data, of its installation or out of its own file. `None` in a clone.
+#[must_use]
+pub fn data() -> Option<PathBuf> {
+    installation().or_else(bundled::folder)
+}
+
 /// The version, with the commit if that is known.
 #[must_use]
 pub fn version() -> String {
     let version = env!("CARGO_PKG_VERSION");
-    if let Some(folder) = installation() {
+    if let Some(folder) = data() {
         return std::fs::read_to_string(folder.join(VERSION)).unwrap_or_else(|_| version.to_owned());
     }
     let git = |arguments: &[&str]| {
@@ -86,4 +96,21 @@ pub fn cache() -> Result<PathBuf> {
         .or_else(|| Some(set("HOME")?.join(".cache")))
         .context("neither XDG_CACHE_HOME nor HOME is set")?;
     Ok(base.join("heddle"))
+}
+
+/// The folders of the cache whose names start with one of `prefixes`, and when each was made. Their contents can be
+/// made again.
+///
+/// # Errors
+/// If the cache cannot be read.
+pub fn cached_folders(prefixes: &[&str]) -> Result<Vec<(PathBuf, SystemTime)>> {
+    let cache = cache()?;
+    let entries = match std::fs::read_dir(&cache) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| cache.display().to_string()),
+    };
+    let is_one = |name: &OsStr| prefixes.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes()));
+    let folders = entries.flatten().filter(|entry| is_one(&entry.file_name()));
+    Ok(folders.filter_map(|entry| Some((entry.path(), entry.metadata().ok()?.modified().ok()?))).collect())
 }

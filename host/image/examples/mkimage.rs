@@ -8,6 +8,7 @@ use std::error::Error;
 use std::fs::File;
 use std::path::PathBuf;
 
+use heddle_erofs::write::Plan;
 use heddle_image::{Cache, ImageRequest, Progress, assemble, write_backing};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -33,13 +34,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     for warning in assembly.root.take_warnings() {
         eprintln!("{warning}");
     }
-    let (offset, length) = write_backing(&mut File::create(&out)?, assembly.root.tree(), &mut |_| {})?;
+    let plan = Plan::new(assembly.root.tree())?;
+    let (offset, length) = write_backing(&mut File::create(&out)?, &plan, &mut |_| {})?;
     println!("{offset:#x},{length:#x} {}", assembly.program.display());
     Ok(())
 }
 
 fn fetching(progress: Progress) {
-    if let Progress::Fetching { packages, bytes } = progress {
-        eprintln!("fetching {packages} packages, {bytes} bytes");
+    if let Progress::Fetching { packages, done, total } = progress {
+        eprintln!("fetching {packages} packages: {done} of {total} bytes");
     }
 }

@@ -8,11 +8,15 @@ use std::path::{Path, PathBuf};
 use crate::dpkg::{self, Database};
 use crate::host::{Importer, hops};
 use crate::stamp::Stamp;
-use crate::view::Host;
+use crate::view::{Host, HostWithAdded};
 use crate::{Cache, Error, ImageRequest, Progress, Root, alternatives, deb, finish, ld_cache, program};
 
 /// Where programs are in a guest whose root has nothing to do with the host's search path.
 const GUEST_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Packages that every root has besides the Essential ones, where they are not asked to be left out: `less`, `ps`,
+/// `top` and the like.
+pub const TOOLS: [&str; 2] = ["less", "procps"];
 
 /// Top-level directories that merged `/usr` makes symbolic links.
 const MERGED: [&str; 6] = ["/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin"];
@@ -34,6 +38,8 @@ const GENERATED: [(&str, &str); 8] = [
 pub struct Assembly {
     /// The files.
     pub root: Root,
+    /// The files before any were added, where some were: what other requests have in common with this one.
+    pub(crate) lower: Option<Root>,
     /// The program's path in the guest.
     pub program: PathBuf,
     /// The files of the host on which all this depends.
@@ -65,6 +71,7 @@ pub fn assemble(
         search_path = &request.search_path;
     }
     finish::resolver(&mut root)?;
+    let mut lower = (!request.add.is_empty()).then(|| root.clone());
     for (from, to) in &request.add {
         // Of a symbolic link, its target is wanted.
         let real = fs::canonicalize(from).map_err(|error| Error::Read(from.clone(), error))?;
@@ -74,12 +81,13 @@ pub fn assemble(
         stamps.append(&mut importer.stamps);
     }
     finish::times(&mut root);
+    lower.iter_mut().for_each(finish::times);
     let program = match program {
         Some(program) => program,
         None => program::search(&root, &request.program, search_path, Path::new("/"))?,
     };
-    program::trace(&root, &program, search_path, request.architecture)?;
-    Ok(Assembly { root, program, stamps, archives })
+    program::trace(&root, &program, search_path, &request.library_path, request.architecture)?;
+    Ok(Assembly { root, lower, program, stamps, archives })
 }
 
 /// The program as it is on this host, with its packages or libraries, on the host's base.
@@ -97,7 +105,19 @@ fn from_host(request: &ImageRequest, root: &mut Root, stamps: &mut Vec<Stamp>) -
         Some((host, _)) => host.clone(),
         None => program::search(&Host, &request.program, search_path, &request.directory)?,
     };
-    let mut steps = program::trace(&Host, &program, search_path, request.architecture)?;
+    let passed_over = program::candidates(&request.program, search_path, &request.directory)
+        .find(|path| program::is_shim(path) && path.is_file() && *path != program);
+    if let Some(shim) = passed_over.filter(|_| added.is_none()) {
+        let (shim, program) = (shim.display(), program.display());
+        root.warn(format!("{program} it is: {shim} needs a version manager, which is not in the guest"));
+    }
+    let with_added = HostWithAdded(&request.add);
+    let mut steps =
+        program::trace(&with_added, &program, search_path, &request.library_path, request.architecture)?;
+    for step in &mut steps {
+        // Libraries that are added come by themselves.
+        step.libraries.retain(|library| with_added.origin(library).is_none());
+    }
     let mut libraries = Vec::new();
     if added.is_some() {
         // The file itself comes with what is added, at its path in the guest; its libraries lie at the host's.
@@ -106,8 +126,11 @@ fn from_host(request: &ImageRequest, root: &mut Root, stamps: &mut Vec<Stamp>) -
     }
     let database = Database::open(admin, request.architecture.debian()).map_err(Error::NoDpkg)?;
 
-    let mut packages: BTreeSet<usize> =
-        if request.bare { BTreeSet::new() } else { database.closure(database.essential()) };
+    let mut packages = BTreeSet::new();
+    if !request.bare {
+        let tools = TOOLS.iter().filter_map(|name| database.package(name));
+        packages = database.closure(database.essential().chain(tools));
+    }
     let mut files = Vec::new();
     for step in steps {
         // Directories on the way belong to many packages and decide nothing.
@@ -159,10 +182,7 @@ fn from_host(request: &ImageRequest, root: &mut Root, stamps: &mut Vec<Stamp>) -
 fn added_program(request: &ImageRequest) -> Option<(PathBuf, PathBuf)> {
     let root = Path::new("/");
     program::candidates(&request.program, &request.search_path, root).find_map(|guest| {
-        request.add.iter().find_map(|(from, to)| {
-            let rest = guest.strip_prefix(to).ok()?;
-            let host = if rest.as_os_str().is_empty() { from.clone() } else { from.join(rest) };
-            host.is_file().then(|| (host, guest.clone()))
-        })
+        let host = HostWithAdded(&request.add).origin(&guest)?;
+        host.is_file().then_some((host, guest))
     })
 }

@@ -1,10 +1,11 @@
 //! The cache of images, shared by all runs of a user.
 //!
 //! ```text
-//! images/KEY      a backing file, written once, never changed
-//! memos/REQUEST   which image answers a request, and until when
-//! locks/KEY       held while an image is made, so that two runs don't make the same one
-//! packages/       what apt fetched
+//! images/KEY        a backing file, written once, never changed
+//! images/KEY-LOWER  a layer above the image LOWER
+//! memos/REQUEST     which image answers a request, and until when
+//! locks/KEY         held while an image is made, so that two runs don't make the same one
+//! packages/         what apt fetched
 //! ```
 //!
 //! A process that uses an image holds a shared lock on its file; cleaning takes an exclusive one before it removes the
@@ -12,35 +13,32 @@
 //! moment: it may have been removed between opening and locking, so every lock is followed by a look whether it is
 //! still there.
 //!
-//! The time of a file's last access is that of the image's last use. After a new image was made, those are removed that
-//! were not used for [`UNUSED_MAX`], and then the least recently used ones beyond [`IMAGES_BYTES_MAX`].
+//! The time of a file's last access is that of its last use, by which `evict` goes.
 
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use heddle_erofs::write::WriteError;
+use heddle_erofs::write::{Plan, WriteError};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::backing;
+use crate::evict::{IMAGES_BYTES_MAX, UNUSED_MAX};
 use crate::memo::Memo;
-use crate::{Assembly, Error, ImageRequest, Progress, assemble, key};
+use crate::{Assembly, Error, ImageRequest, Progress, assemble, backing, key};
 
 /// Prefix of files that are being written. Their writers hold them locked.
-const TEMPORARY: &str = "tmp-";
+pub const TEMPORARY: &str = "tmp-";
 
 /// The file in the directory of packages that is locked by the process that works there.
-const PACKAGES_LOCK: &str = "lock";
+pub const PACKAGES_LOCK: &str = "lock";
+
+/// Between the name of a layer and that of the image below it.
+const ABOVE: char = '-';
 
 /// The contents that the specification of cache directories requires of their tag.
 const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n";
-
-/// The space on disk that images may take together, after a new one was made.
-pub const IMAGES_BYTES_MAX: u64 = 20_000_000_000;
-/// How long an image stays without being used.
-pub const UNUSED_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A directory of images.
 #[derive(Clone, Debug)]
@@ -53,14 +51,27 @@ pub struct Cache {
 pub struct Image {
     /// The file to back guest memory with.
     pub path: PathBuf,
-    /// Where in it the image starts.
+    /// Where in it the image starts, its layer left out.
     pub offset: u64,
-    /// The image's length in bytes.
+    /// The length in bytes of what is in the file.
     pub length: u64,
+    /// The layer, which goes into memory right before it and is the image's start then.
+    pub layer: Option<Layer>,
     /// The program's path in the guest.
     pub program: PathBuf,
     /// Warnings about files that were left out or are out of date; empty when the image was made before.
     pub warnings: Vec<String>,
+    /// The open file with its shared lock.
+    lock: File,
+}
+
+/// The part of an image that it does not share with others.
+#[derive(Debug)]
+pub struct Layer {
+    /// Its file.
+    pub path: PathBuf,
+    /// The file's length.
+    pub length: u64,
     /// The open file with its shared lock.
     lock: File,
 }
@@ -72,28 +83,39 @@ impl Image {
     pub fn file(&self) -> &File {
         &self.lock
     }
-}
 
-/// An image as it lies in the cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CachedImage {
-    /// Its backing file.
-    pub path: PathBuf,
-    /// The space it takes on disk.
-    pub size_bytes: u64,
-    /// Whether a machine runs from it now.
-    pub in_use: bool,
-    /// When it was used last.
-    pub used: SystemTime,
-}
+    /// The open file of the layer, if there is one; see [`Image::file`].
+    #[must_use]
+    pub fn layer_file(&self) -> Option<&File> {
+        self.layer.as_ref().map(|layer| &layer.lock)
+    }
 
-/// The result of [`Cache::clean`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cleaned {
-    /// The space that was freed.
-    pub freed_bytes: u64,
-    /// Images that are in use and stayed.
-    pub in_use: usize,
+    /// Where the image starts in the guest's memory, as an offset in the backing file: its layer goes there.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.offset - self.layer.as_ref().map_or(0, |layer| layer.length)
+    }
+
+    /// The length of the image in the guest's memory, its layer included.
+    #[must_use]
+    pub fn whole_length(&self) -> u64 {
+        self.offset + self.length - self.start()
+    }
+
+    /// The image as the guest's memory has it.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn read(&self) -> io::Result<Vec<u8>> {
+        let length = usize::try_from(self.whole_length()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut bytes = vec![0; length];
+        let (layer, lower) = bytes.split_at_mut((self.offset - self.start()) as usize);
+        if let Some(file) = self.layer_file() {
+            file.read_exact_at(layer, 0)?;
+        }
+        self.file().read_exact_at(lower, self.offset)?;
+        Ok(bytes)
+    }
 }
 
 impl Cache {
@@ -146,8 +168,7 @@ impl Cache {
             }
             Err(error) => return Err(error),
         };
-        let key = key::of_tree(assembly.root.tree(), &assembly.archives);
-        let mut image = self.open_or_make(&key, &assembly, progress)?;
+        let (key, mut image) = self.of_assembly(&assembly, progress)?;
         // The image itself is in use now. A program that uses another image keeps `clean` from removing it too, which
         // says so.
         let _ = self.evict(IMAGES_BYTES_MAX, UNUSED_MAX);
@@ -164,108 +185,65 @@ impl Cache {
         Ok(image)
     }
 
-    /// All images.
-    pub fn images(&self) -> Result<Vec<CachedImage>, Error> {
-        let mut images = Vec::new();
-        for path in self.entries("images")? {
-            let finished =
-                path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with(TEMPORARY));
-            if !finished {
-                continue;
-            }
-            if let Ok(metadata) = fs::metadata(&path) {
-                let in_use = File::open(&path).is_ok_and(|file| !try_lock(&file));
-                let used = metadata.accessed().unwrap_or(SystemTime::UNIX_EPOCH);
-                images.push(CachedImage { path, size_bytes: metadata.blocks() * 512, in_use, used });
-            }
-        }
-        images.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(images)
-    }
-
-    /// The space that the cache takes on disk.
-    pub fn size_bytes(&self) -> u64 {
-        size_of(&self.directory)
-    }
-
-    /// Removes images that were not used for `unused_max`, and then the least recently used ones until all take at most
-    /// `bytes_max`. Those that are in use stay.
-    pub fn evict(&self, bytes_max: u64, unused_max: Duration) -> Result<Cleaned, Error> {
-        let mut images = self.images()?;
-        images.sort_by_key(|image| image.used);
-        let mut bytes: u64 = images.iter().map(|image| image.size_bytes).sum();
-        let mut cleaned = Cleaned::default();
-        let now = SystemTime::now();
-        for image in images {
-            let is_old = now.duration_since(image.used).is_ok_and(|unused| unused > unused_max);
-            if !is_old && bytes <= bytes_max {
-                continue;
-            }
-            let Ok(file) = File::open(&image.path) else { continue };
-            if !try_lock(&file) {
-                cleaned.in_use += 1;
-            } else if is_at(&file, &image.path) {
-                remove(&image.path)?;
-                cleaned.freed_bytes += image.size_bytes;
-                bytes -= image.size_bytes;
-            }
-        }
-        Ok(cleaned)
-    }
-
-    /// Removes everything but images that are in use.
-    pub fn clean(&self) -> Result<Cleaned, Error> {
-        let before = self.size_bytes();
-        let mut in_use = 0;
-        for name in ["images", "locks"] {
-            for path in self.entries(name)? {
-                // Opening a file that is gone by now is fine, and so is removing it twice.
-                let Ok(file) = File::open(&path) else { continue };
-                if try_lock(&file) {
-                    if is_at(&file, &path) {
-                        remove(&path)?;
+    /// The image of an assembly, with its name: as a layer where that is better.
+    fn of_assembly(
+        &self,
+        assembly: &Assembly,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(String, Image), Error> {
+        let program = &assembly.program;
+        let tree = assembly.root.tree();
+        let key = key::of_tree(tree, &assembly.archives);
+        if let Some(lower) = &assembly.lower {
+            let lower_plan = Plan::new(lower.tree()).map_err(Error::Image)?;
+            let plan = Plan::above(tree, &lower_plan).map_err(Error::Image)?;
+            if backing::is_worthwhile(plan.length(), lower_plan.length()) {
+                let lower_key = key::of_tree(lower.tree(), &assembly.archives);
+                let key = format!("{key}{ABOVE}{lower_key}");
+                loop {
+                    let whole = |file: &mut File| backing::write(file, &lower_plan, progress).map(drop);
+                    // Its lock is held until the image with the layer has one.
+                    let _lower = self.open_or_make(&lower_key, program, whole)?;
+                    let layer = |file: &mut File| backing::write_layer(file, &plan, progress);
+                    if let Some(image) = self.open_or_make(&key, program, layer)? {
+                        return Ok((key, image));
                     }
-                } else {
-                    in_use += usize::from(name == "images");
                 }
             }
         }
-        for path in self.entries("memos")? {
-            remove(&path)?;
-        }
-        let lock_path = self.directory.join("packages").join(PACKAGES_LOCK);
-        let lock = OpenOptions::new().write(true).open(&lock_path);
-        // Without the lock file nothing was ever fetched; with the lock taken, another process is fetching. The file
-        // itself stays, for those who wait for it.
-        if lock.is_ok_and(|lock| try_lock(&lock)) {
-            for path in self.entries("packages")?.into_iter().filter(|path| *path != lock_path) {
-                let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-                removed.map_err(|error| Error::Cache(path, error))?;
+        let plan = Plan::new(tree).map_err(Error::Image)?;
+        loop {
+            let whole = |file: &mut File| backing::write(file, &plan, progress).map(drop);
+            if let Some(image) = self.open_or_make(&key, program, whole)? {
+                return Ok((key, image));
             }
         }
-        Ok(Cleaned { freed_bytes: before.saturating_sub(self.size_bytes()), in_use })
     }
 
+    /// The image of this name, made by `write` if there is none. Without one it was cleaned away meanwhile.
     fn open_or_make(
         &self,
         key: &str,
-        assembly: &Assembly,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Image, Error> {
-        if let Some(image) = self.open(key, &assembly.program)? {
-            return Ok(image);
+        program: &Path,
+        mut write: impl FnMut(&mut File) -> Result<(), WriteError>,
+    ) -> Result<Option<Image>, Error> {
+        if let Some(image) = self.open(key, program)? {
+            return Ok(Some(image));
         }
         let _lock = lock_exclusive(&self.subdirectory("locks")?.join(key))?;
-        loop {
-            // The previous holder of the lock may have made the file, and a cleaning process may have removed it since.
-            if let Some(image) = self.open(key, &assembly.program)? {
-                return Ok(image);
-            }
-            self.make(key, assembly, progress)?;
+        // The previous holder of the lock may have made the file.
+        if let Some(image) = self.open(key, program)? {
+            return Ok(Some(image));
         }
+        self.make(key, &mut write)?;
+        self.open(key, program)
     }
 
-    fn make(&self, key: &str, assembly: &Assembly, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
+    fn make(
+        &self,
+        key: &str,
+        write: &mut dyn FnMut(&mut File) -> Result<(), WriteError>,
+    ) -> Result<(), Error> {
         let directory = self.subdirectory("images")?;
         let at = |error| Error::Cache(directory.clone(), error);
         let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(&directory).map_err(at)?;
@@ -274,7 +252,7 @@ impl Cache {
             // Cleaned away before it was locked: the caller tries again.
             return Ok(());
         }
-        backing::write(file.as_file_mut(), assembly.root.tree(), progress).map_err(|error| match error {
+        write(file.as_file_mut()).map_err(|error| match error {
             // No room, say: the user has to know where.
             WriteError::Write(error) => at(error),
             error => Error::Image(error),
@@ -287,7 +265,37 @@ impl Cache {
 
     /// The image of this name, locked, if there is one.
     fn open(&self, key: &str, program: &Path) -> Result<Option<Image>, Error> {
-        let path = self.directory.join("images").join(key);
+        let (layer_key, key) = match key.split_once(ABOVE) {
+            Some((_, lower)) => (Some(key), lower),
+            None => (None, key),
+        };
+        let layer = match layer_key {
+            Some(key) => {
+                let Some((path, lock)) = self.open_file(key)? else { return Ok(None) };
+                let length = lock.metadata().map_err(|error| Error::Cache(path.clone(), error))?.len();
+                Some(Layer { path, length, lock })
+            }
+            None => None,
+        };
+        let Some((path, lock)) = self.open_file(key)? else { return Ok(None) };
+        let at = |error| Error::Cache(path.clone(), error);
+        let Some((offset, length)) = backing::place(lock.metadata().map_err(at)?.len()) else {
+            return Err(at(io::ErrorKind::UnexpectedEof.into()));
+        };
+        Ok(Some(Image {
+            path,
+            offset,
+            length,
+            layer,
+            program: program.to_owned(),
+            warnings: Vec::new(),
+            lock,
+        }))
+    }
+
+    /// A file of images, locked, if it is there.
+    fn open_file(&self, name: &str) -> Result<Option<(PathBuf, File)>, Error> {
+        let path = self.directory.join("images").join(name);
         let at = |error| Error::Cache(path.clone(), error);
         loop {
             let lock = match File::open(&path) {
@@ -296,16 +304,11 @@ impl Cache {
                 Err(error) => return Err(at(error)),
             };
             self::lock(&lock, FlockOperation::LockShared).map_err(at)?;
-            if !is_at(&lock, &path) {
-                continue;
+            if is_at(&lock, &path) {
+                // A file of another user, or on a read-only file system, keeps its time.
+                let _ = lock.set_times(FileTimes::new().set_accessed(SystemTime::now()));
+                return Ok(Some((path, lock)));
             }
-            let Some((offset, length)) = backing::place(lock.metadata().map_err(at)?.len()) else {
-                return Err(at(io::ErrorKind::UnexpectedEof.into()));
-            };
-            // A file of another user, or on a read-only file system, keeps its time.
-            let _ = lock.set_times(FileTimes::new().set_accessed(SystemTime::now()));
-            let program = program.to_owned();
-            return Ok(Some(Image { path, offset, length, program, warnings: Vec::new(), lock }));
         }
     }
 
@@ -322,7 +325,7 @@ impl Cache {
     }
 
     /// The paths in a subdirectory, which may be missing.
-    fn entries(&self, name: &str) -> Result<Vec<PathBuf>, Error> {
+    pub(crate) fn entries(&self, name: &str) -> Result<Vec<PathBuf>, Error> {
         let path = self.directory.join(name);
         match fs::read_dir(&path) {
             Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
@@ -355,19 +358,19 @@ fn lock(file: &File, operation: FlockOperation) -> io::Result<()> {
 }
 
 /// Locks a file exclusively, if no process holds a lock on it.
-fn try_lock(file: &File) -> bool {
+pub fn try_lock(file: &File) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 /// Whether `path` names this very file.
-fn is_at(file: &File, path: &Path) -> bool {
+pub fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
         _ => false,
     }
 }
 
-fn remove(path: &Path) -> Result<(), Error> {
+pub fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::Cache(path.to_owned(), error)),
         _ => Ok(()),
@@ -375,7 +378,7 @@ fn remove(path: &Path) -> Result<(), Error> {
 }
 
 /// The space that a file, or all in and below a directory, takes on disk.
-fn size_of(path: &Path) -> u64 {
+pub fn size_of(path: &Path) -> u64 {
     let Ok(metadata) = fs::symlink_metadata(path) else {
         return 0;
     };

@@ -12,7 +12,7 @@ use crate::ImageRequest;
 use crate::stamp::Stamp;
 
 /// Changes whenever the same tree would give another image.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// A digest that is being computed; every part is preceded by its length, so that no two sequences of parts run into
 /// one.
@@ -56,6 +56,10 @@ pub fn of_request(request: &ImageRequest) -> String {
     key.number(u64::from(request.bare));
     key.number(request.add.len() as u64);
     for path in request.add.iter().flat_map(|(from, to)| [from, to]) {
+        key.bytes(path.as_os_str().as_bytes());
+    }
+    key.number(request.library_path.len() as u64);
+    for path in &request.library_path {
         key.bytes(path.as_os_str().as_bytes());
     }
     key.number(request.debs.len() as u64);

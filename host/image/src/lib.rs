@@ -9,7 +9,10 @@
 //! - `program`, `loader`, `elf`: the files that a program needs to start. They look through a `View`, so that the
 //!   same search finds the files on the host and checks the finished root.
 //! - `backing`: the file.
-//! - [`Cache`]: keeps files, `key` names them, `memo` and `stamp` tell whether an answer still holds.
+//! - [`Cache`]: keeps files, `key` names them, `memo` and `stamp` tell whether an answer still holds, `evict` removes.
+//!
+//! Where files are added to a root, the answer is that root's image and a layer: an image with all names and attributes
+//! that has the data of the added files only. The two lie side by side in the guest's memory as one image.
 
 mod alternatives;
 mod assemble;
@@ -19,6 +22,7 @@ mod deb;
 mod dpkg;
 mod elf;
 mod error;
+mod evict;
 mod finish;
 mod host;
 mod key;
@@ -36,9 +40,10 @@ use std::path::PathBuf;
 
 pub use assemble::{Assembly, assemble};
 pub use backing::write as write_backing;
-pub use cache::{Cache, CachedImage, Cleaned, Image};
+pub use cache::{Cache, Image, Layer};
 pub use elf::Architecture;
 pub use error::Error;
+pub use evict::{CachedImage, Cleaned};
 pub use root::Root;
 
 /// The requested contents of a root image.
@@ -56,6 +61,8 @@ pub struct ImageRequest {
     pub root: Option<PathBuf>,
     /// Where programs are looked for on the host: its `PATH`.
     pub search_path: OsString,
+    /// Directories of the guest in which the loader looks before others: its `LD_LIBRARY_PATH`.
+    pub library_path: Vec<PathBuf>,
     /// The working directory, which relative paths start from.
     pub directory: PathBuf,
     /// The machine the guest is.
@@ -73,6 +80,7 @@ impl ImageRequest {
             debs: Vec::new(),
             root: None,
             search_path: std::env::var_os("PATH").unwrap_or_default(),
+            library_path: Vec::new(),
             directory: std::env::current_dir().unwrap_or_default(),
             architecture: Architecture::HOST,
         }
@@ -88,10 +96,12 @@ pub enum Progress {
     UpdatingLists,
     /// Packages are being fetched.
     Fetching {
-        /// So many are missing.
+        /// So many were missing.
         packages: usize,
-        /// Their size together.
-        bytes: u64,
+        /// Bytes of them that are here.
+        done: u64,
+        /// Of so many.
+        total: u64,
     },
     /// Packages are being unpacked.
     Unpacking {

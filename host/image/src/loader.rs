@@ -1,5 +1,5 @@
 //! The search of glibc's dynamic loader, as far as it can be foretold: run paths, the loader cache, the default
-//! directories. The environment (`LD_LIBRARY_PATH`) and libraries that are opened by name later are not seen.
+//! directories, and `LD_LIBRARY_PATH` as the caller knows it. Libraries that are opened by name later are not seen.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -15,17 +15,18 @@ use crate::view::View;
 pub struct Loader<'a> {
     view: &'a dyn View,
     architecture: Architecture,
+    library_path: &'a [PathBuf],
     cache: HashMap<Vec<u8>, PathBuf>,
 }
 
 impl<'a> Loader<'a> {
-    pub fn new(view: &'a dyn View, architecture: Architecture) -> Self {
+    pub fn new(view: &'a dyn View, library_path: &'a [PathBuf], architecture: Architecture) -> Self {
         let mut bytes = Vec::new();
         let cache = view.file(Path::new(ld_cache::PATH)).and_then(|found| {
             Reader::open(&found.source).and_then(|mut reader| reader.read_to_end(&mut bytes)).ok()?;
             ld_cache::parse(&bytes, architecture)
         });
-        Loader { view, architecture, cache: cache.unwrap_or_default() }
+        Loader { view, architecture, library_path, cache: cache.unwrap_or_default() }
     }
 
     /// Finds all libraries below `program`, which has its file at `real_path`.
@@ -47,6 +48,7 @@ impl<'a> Loader<'a> {
             }
             handed_down.extend(inherited);
             let mut search = if dynamic.runpath.is_some() { Vec::new() } else { handed_down.clone() };
+            search.extend_from_slice(self.library_path);
             search.extend(dynamic.runpath.iter().flat_map(|runpath| self.directories(runpath, origin)));
             for name in dynamic.needed {
                 if known.contains(&name) {

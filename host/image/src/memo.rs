@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -31,10 +31,19 @@ impl Memo {
         let bytes = fs::read(path).ok()?;
         let mut records = bytes.strip_suffix(b"\0")?.split(|&byte| byte == 0);
         let key = String::from_utf8(records.next()?.to_vec()).ok()?;
-        let plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_hexdigit());
+        // A key becomes the name of a file.
+        let plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
         let program = OsString::from_vec(records.next()?.to_vec()).into();
         let stamps = records.map(Stamp::decode).collect::<Option<Vec<_>>>()?;
         plain.then_some(Memo { key, program, stamps })
+    }
+
+    /// The image that the memo at `path` names, without the rest of the memo.
+    pub fn key_at(path: &Path) -> Option<String> {
+        let mut head = [0; 128];
+        let count = fs::File::open(path).ok()?.read(&mut head).ok()?;
+        let length = head[..count].iter().position(|&byte| byte == 0)?;
+        String::from_utf8(head[..length].to_vec()).ok()
     }
 
     /// Writes the memo so that others see all of it or nothing.

@@ -32,15 +32,22 @@ pub fn search(view: &dyn View, name: &OsStr, path: &OsStr, directory: &Path) -> 
     if name.is_empty() {
         return Err(missing());
     }
-    let mut unusable = None;
+    let (mut unusable, mut shim) = (None, None);
     for candidate in candidates(name, path, directory) {
         match view.file(&candidate) {
-            Some(found) if found.permissions & 0o111 != 0 => return Ok(candidate),
-            Some(_) => unusable = unusable.or(Some(candidate)),
+            Some(found) if found.permissions & 0o111 == 0 => unusable = unusable.or(Some(candidate)),
+            Some(_) if is_shim(&candidate) => shim = shim.or(Some(candidate)),
+            Some(_) => return Ok(candidate),
             None => {}
         }
     }
-    Err(unusable.map_or_else(missing, Error::NotExecutable))
+    shim.ok_or_else(|| unusable.map_or_else(missing, Error::NotExecutable))
+}
+
+/// Whether a program is a script that asks a version manager (pyenv, rbenv, asdf) which program to run: where there is
+/// another one of its name, that one is meant, since the manager is not in the guest.
+pub fn is_shim(path: &Path) -> bool {
+    path.parent().and_then(Path::file_name).is_some_and(|folder| folder == "shims")
 }
 
 /// Where `name` is looked for, in order.
@@ -76,6 +83,7 @@ pub fn trace(
     view: &dyn View,
     program: &Path,
     path: &OsStr,
+    library_path: &[PathBuf],
     architecture: Architecture,
 ) -> Result<Vec<Step>, Error> {
     let mut steps = Vec::new();
@@ -104,7 +112,7 @@ pub fn trace(
             open.push((interpreter, Some(program.clone())));
             steps.push(Step { path: program, libraries: Vec::new() });
         } else {
-            let libraries = libraries(view, &program, &found, architecture)?;
+            let libraries = libraries(view, &program, &found, library_path, architecture)?;
             steps.push(Step { path: program, libraries });
         }
     }
@@ -134,6 +142,7 @@ fn libraries(
     view: &dyn View,
     program: &Path,
     found: &Found,
+    library_path: &[PathBuf],
     architecture: Architecture,
 ) -> Result<Vec<PathBuf>, Error> {
     let dynamic = elf::dynamic(&found.source, architecture).map_err(|fault| match fault {
@@ -150,6 +159,10 @@ fn libraries(
         return Err(Error::MissingInterpreter(program.to_owned(), interpreter));
     }
     let mut libraries = vec![interpreter];
-    libraries.extend(Loader::new(view, architecture).libraries(program, &found.real_path, dynamic)?);
+    libraries.extend(Loader::new(view, library_path, architecture).libraries(
+        program,
+        &found.real_path,
+        dynamic,
+    )?);
     Ok(libraries)
 }

@@ -15,7 +15,7 @@ use crate::view::View;
 const LINK_LIMIT: usize = 40;
 
 /// A file hierarchy, and what could not be put into it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Root {
     tree: Tree,
     warnings: Vec<String>,

@@ -62,6 +62,27 @@ impl View for Host {
     }
 }
 
+/// The host's files, and those that are added to a root, at their paths in the guest.
+#[derive(Debug)]
+pub struct HostWithAdded<'a>(pub &'a [(PathBuf, PathBuf)]);
+
+impl HostWithAdded<'_> {
+    /// Where a path of the guest comes from, if it is added: by the last addition that has it.
+    pub fn origin(&self, path: &Path) -> Option<PathBuf> {
+        self.0.iter().rev().find_map(|(from, to)| {
+            let rest = path.strip_prefix(to).ok()?;
+            let origin = if rest.as_os_str().is_empty() { from.clone() } else { from.join(rest) };
+            origin.exists().then_some(origin)
+        })
+    }
+}
+
+impl View for HostWithAdded<'_> {
+    fn look(&self, path: &Path) -> Target {
+        Host.look(self.origin(path).as_deref().unwrap_or(path))
+    }
+}
+
 impl View for Root {
     fn look(&self, path: &Path) -> Target {
         let (Some(id), Some(real_path)) = (self.find(path), self.real_path(path)) else {

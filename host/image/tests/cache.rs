@@ -3,13 +3,13 @@
 mod common;
 
 use std::fs::{self, FileTimes};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use common::{cache, executable, make, request};
+use common::{Guest, cache, executable, make, request};
 use heddle_abi::boot::IMAGE_OFFSET;
 use heddle_image::{Cache, Image, ImageRequest, Progress};
 
@@ -27,11 +27,14 @@ fn small(place: &Path) -> ImageRequest {
 fn check(image: &Image) {
     let file = fs::File::open(&image.path).unwrap();
     assert_eq!(file.metadata().unwrap().ino(), image.file().metadata().unwrap().ino());
-    let mut block = [0; 4096];
-    file.read_exact_at(&mut block, image.offset).unwrap();
-    assert_eq!(block[1024..1028], [0xe2, 0xe1, 0xf5, 0xe0]);
-    let blocks = u32::from_le_bytes(block[1024 + 36..][..4].try_into().unwrap());
-    assert_eq!(image.length, u64::from(blocks) * 4096);
+    let bytes = image.read().unwrap();
+    let whole = heddle_erofs::Image::open(&bytes).unwrap();
+    assert_eq!(image.whole_length(), whole.bytes().len() as u64);
+}
+
+/// The file that no other image shares.
+fn own_file(image: &Image) -> &Path {
+    image.layer.as_ref().map_or(&image.path, |layer| &layer.path)
 }
 
 #[test]
@@ -100,12 +103,12 @@ fn every_input_decides() {
     fs::create_dir(&added).unwrap();
     let mut request = small(&place);
     request.add = vec![(added.clone(), "/added".into())];
-    let mut path = make(&cache, &request).unwrap().path;
+    let mut path = own_file(&make(&cache, &request).unwrap()).to_owned();
     let mut changed = |what: &str| {
         let now = make(&cache, &request).unwrap();
-        assert_ne!(now.path, path, "{what}");
+        assert_ne!(own_file(&now), path, "{what}");
         check(&now);
-        path.clone_from(&now.path);
+        own_file(&now).clone_into(&mut path);
     };
     executable(&place.join("program"), "#!/bin/dash\n:\n");
     changed("the program");
@@ -202,6 +205,106 @@ fn leftovers_are_cleaned_away() {
     assert_eq!(cache.images().unwrap().len(), 1, "a leftover is no image");
     cache.clean().unwrap();
     assert!(!leftover.exists());
+    // They go too when an image is made, but for what another process is writing.
+    fs::write(&leftover, [1; 10_000]).unwrap();
+    let written = cache.directory().join("images/tmp-written");
+    let file = fs::File::create(&written).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let old = SystemTime::now() - Duration::from_secs(3 * 3600);
+    let [memo, half, lock] =
+        ["memos/0123", "memos/.tmp", "locks/0123"].map(|name| cache.directory().join(name));
+    fs::create_dir_all(cache.directory().join("locks")).unwrap();
+    for (path, text) in [(&memo, &b"0123\0/bin/true\0"[..]), (&half, b"01"), (&lock, b"")] {
+        fs::write(path, text).unwrap();
+        fs::File::options().write(true).open(path).unwrap().set_modified(old).unwrap();
+    }
+    let known = fs::read_dir(cache.directory().join("memos")).unwrap().count();
+    drop(make(&cache, &request).unwrap());
+    assert!(!leftover.exists() && written.exists());
+    assert!(!memo.exists() && !half.exists() && !lock.exists());
+    assert_eq!(
+        fs::read_dir(cache.directory().join("memos")).unwrap().count(),
+        known - 1,
+        "one is of the new image"
+    );
+}
+
+#[test]
+fn packages_that_nobody_used_go() {
+    let (_directory, cache) = cache();
+    let archives = cache.directory().join("packages/archives");
+    fs::create_dir_all(&archives).unwrap();
+    let lock = fs::File::create(cache.directory().join("packages/lock")).unwrap();
+    let [old, new] = ["old.deb", "new.deb"].map(|name| archives.join(name));
+    for path in [&old, &new] {
+        fs::write(path, [1; 10_000]).unwrap();
+    }
+    let time = SystemTime::now() - Duration::from_secs(50 * 3600);
+    fs::File::open(&old).unwrap().set_times(FileTimes::new().set_accessed(time)).unwrap();
+    let age = Duration::from_secs(48 * 3600);
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    cache.evict(u64::MAX, age).unwrap();
+    assert!(old.exists(), "another process works with packages");
+    drop(lock);
+    assert!(cache.evict(u64::MAX, age).unwrap().freed_bytes > 0);
+    assert!(!old.exists() && new.exists());
+}
+
+#[test]
+fn what_is_added_is_a_layer() {
+    let (directory, cache) = cache();
+    let place = fs::canonicalize(directory.path()).unwrap();
+    let [added, replacement] = ["added", "replacement"].map(|name| place.join(name));
+    fs::write(&replacement, "127.0.0.1 other\n").unwrap();
+    let plain = make(&cache, &small(&place)).unwrap();
+    assert!(plain.layer.is_none());
+    let mut request = small(&place);
+    request.add = vec![(added.clone(), "/added".into()), (replacement, "/etc/hosts".into())];
+    let mut images = Vec::new();
+    for text in ["first", "second, and longer"] {
+        fs::write(&added, text).unwrap();
+        let image = make(&cache, &request).unwrap();
+        assert_eq!(image.path, plain.path, "the image of the rest is that of a run without additions");
+        let layer = image.layer.as_ref().unwrap();
+        assert!(layer.length < plain.length / 4, "{} of {} bytes", layer.length, plain.length);
+        let guest = Guest::open(&image);
+        assert_eq!(guest.read("/added").unwrap(), text.as_bytes());
+        assert_eq!(guest.read("/etc/hosts").unwrap(), b"127.0.0.1 other\n");
+        assert_eq!(guest.read("/bin/dash"), Guest::open(&plain).read("/bin/dash"));
+        images.push(image);
+    }
+    assert_ne!(own_file(&images[0]), own_file(&images[1]));
+    assert_eq!(cache.images().unwrap().len(), 3);
+
+    // A layer keeps the image below it, and goes with it.
+    drop(plain);
+    images.truncate(1);
+    assert_eq!(cache.evict(0, Duration::MAX).unwrap().in_use, 2);
+    check(&images[0]);
+    let lower = images[0].path.clone();
+    let layer = own_file(&images[0]).to_owned();
+    drop(images);
+    fs::remove_file(lower).unwrap();
+    cache.evict(u64::MAX, Duration::MAX).unwrap();
+    assert!(!layer.exists());
+    // The image that a memo names may be gone in part.
+    check(&make(&cache, &request).unwrap());
+    fs::remove_file(&make(&cache, &request).unwrap().path).unwrap();
+    check(&make(&cache, &request).unwrap());
+}
+
+/// A layer is read at each start, so what is large becomes an image as a whole.
+#[test]
+fn much_that_is_added_is_no_layer() {
+    let (directory, cache) = cache();
+    let place = fs::canonicalize(directory.path()).unwrap();
+    let added = place.join("added");
+    fs::write(&added, vec![1; 17 << 20]).unwrap();
+    let mut request = small(&place);
+    request.add = vec![(added, "/added".into())];
+    let image = make(&cache, &request).unwrap();
+    assert!(image.layer.is_none());
+    assert_eq!(Guest::open(&image).read("/added").unwrap().len(), 17 << 20);
 }
 
 #[test]

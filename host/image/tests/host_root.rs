@@ -268,3 +268,61 @@ fn a_directory_as_root() {
     request.root = Some(place.join("missing"));
     assert!(matches!(make(&cache, &request).unwrap_err(), Error::Read(..)));
 }
+
+/// Version managers put scripts on the search path that ask them for the program. The managers are not in the guest.
+#[test]
+fn shims_are_passed_over() {
+    let (directory, cache) = cache();
+    let shims = fs::canonicalize(directory.path()).unwrap().join("shims");
+    fs::create_dir(&shims).unwrap();
+    for name in ["cat", "only-here"] {
+        executable(&shims.join(name), "#!/bin/dash\nexec /no/manager\n");
+    }
+    let search_path = format!("{}:/usr/bin:/bin", shims.display());
+    let with_path = |name: &str| {
+        let mut request = request(name);
+        request.bare = true;
+        request.search_path = search_path.clone().into();
+        request
+    };
+    let image = make(&cache, &with_path("cat")).unwrap();
+    assert_eq!(image.program, Path::new("/usr/bin/cat"));
+    assert!(image.warnings.iter().any(|text| text.contains("version manager")), "{:?}", image.warnings);
+    assert_eq!(make(&cache, &with_path("only-here")).unwrap().program, shims.join("only-here"));
+}
+
+/// A library that is added is found where `LD_LIBRARY_PATH` will say that it is.
+#[test]
+fn libraries_that_are_added() {
+    let (directory, cache) = cache();
+    let place = fs::canonicalize(directory.path()).unwrap();
+    compile(&place, "int answer(void) { return 42; }", &["-shared", "-fPIC", "-o", "libanswer.so"]);
+    let program = "int answer(void); int main(void) { return answer() - 42; }";
+    compile(&place, program, &["-o", "program", "-L.", "-lanswer"]);
+    let mut request = request("/opt/program");
+    request.add = vec![
+        (place.join("program"), "/opt/program".into()),
+        (place.join("libanswer.so"), "/opt/lib/libanswer.so".into()),
+    ];
+    assert!(matches!(make(&cache, &request), Err(Error::MissingLibrary(..))));
+    request.library_path = vec!["/opt/lib".into()];
+    let guest = Guest::open(&make(&cache, &request).unwrap());
+    assert!(guest.find("/opt/lib/libanswer.so").is_some());
+    assert!(guest.find(place.join("libanswer.so")).is_none(), "once is enough");
+    guest.run(&["/usr/bin/env", "LD_LIBRARY_PATH=/opt/lib", "/opt/program"]);
+}
+
+/// A person at a shell expects more than the Essential packages.
+#[test]
+fn tools_of_a_shell_are_in_the_base() {
+    let (_directory, cache) = cache();
+    let guest = Guest::open(&make(&cache, &request("true")).unwrap());
+    for name in ["less", "ps", "top"] {
+        let path = Path::new("/usr/bin").join(name);
+        if path.exists() {
+            assert!(guest.find(&path).is_some(), "{name}");
+        } else {
+            println!("skipped: 1 (this host has no {name})");
+        }
+    }
+}

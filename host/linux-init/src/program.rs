@@ -10,7 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::Result;
-use heddle_abi::control::{Descriptor, Start, WindowSize};
+use heddle_abi::control::{Descriptor, Ending, Start, WindowSize};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Gid, Pid, Uid};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -57,17 +58,25 @@ pub struct Program {
     pub terminal: Option<Terminal>,
 }
 
-/// Why there is no program: the errno of what failed.
-pub struct NotStarted(pub u32);
+/// Why there is no program, as the host is told.
+pub struct NotStarted(pub Ending);
 
 impl From<io::Error> for NotStarted {
     fn from(error: io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()).cast_unsigned())
+        Self(Ending::NotStarted(number(&error)))
     }
+}
+
+fn number(error: &io::Error) -> u32 {
+    error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()).cast_unsigned()
 }
 
 /// Starts what the host asked for.
 pub fn spawn(start: &Start<'_>) -> Result<Program, NotStarted> {
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if let Err(error) = rustix::fs::open(start.directory, directory, Mode::empty()) {
+        return Err(NotStarted(Ending::NoDirectory(number(&error.into()))));
+    }
     let mut command = Command::new(OsStr::from_bytes(start.program));
     let mut arguments = start.arguments.iter().map(OsStr::from_bytes);
     if let Some(name) = arguments.next() {

@@ -1,13 +1,12 @@
 //! File systems: those that are needed before the root, and the root itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use heddle_abi::boot::{KEY_SHARE, SHARE_READ_ONLY, SHARE_TAG};
+use heddle_abi::boot::{KEY_LOWER, KEY_SHARE, LOWER_DRIVE, ROOT_DRIVE, SHARE_READ_ONLY, SHARE_TAG};
 use rustix::mount::{MountFlags, mount, mount_move};
 
-const IMAGE_DEVICE: &str = "/dev/vda";
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(30);
 const NEW_ROOT: &str = "/root";
 
@@ -27,8 +26,12 @@ pub fn mount_early() -> Result<()> {
 
 /// Makes the image with a writable layer above it the root directory.
 pub fn switch() -> Result<()> {
-    wait_for(Path::new(IMAGE_DEVICE))?;
-    mount_at(IMAGE_DEVICE, "/image", "erofs", MountFlags::RDONLY, "")?;
+    let image = drive(ROOT_DRIVE)?;
+    let options = match option(KEY_LOWER)? {
+        Some(_) => format!("device={}", drive(LOWER_DRIVE)?),
+        None => String::new(),
+    };
+    mount_at(&image, "/image", "erofs", MountFlags::RDONLY, &options)?;
     mount_at("tmpfs", "/writes", "tmpfs", MountFlags::empty(), "mode=0755")?;
     for directory in ["/writes/upper", "/writes/work"] {
         std::fs::create_dir(directory).context(directory)?;
@@ -81,14 +84,36 @@ fn link_descriptors() -> Result<()> {
     Ok(())
 }
 
+/// The device of the drive with this serial number.
+fn drive(serial: &str) -> Result<String> {
+    let found = || -> Option<PathBuf> {
+        let mut drives = std::fs::read_dir("/sys/block").ok()?.flatten();
+        let drive = drives.find(|drive| {
+            let number = std::fs::read_to_string(drive.path().join("serial"));
+            number.is_ok_and(|number| number.trim_end() == serial)
+        });
+        Some(Path::new("/dev").join(drive?.file_name())).filter(|device| device.exists())
+    };
+    let device = poll(found).with_context(|| format!("no drive {serial}"))?;
+    Ok(device.to_string_lossy().into_owned())
+}
+
 /// Waits until the kernel has found a device: drivers probe in their own time.
 pub fn wait_for(path: &Path) -> Result<()> {
+    match poll(|| path.exists().then_some(())) {
+        Some(()) => Ok(()),
+        None => bail!("no {}", path.display()),
+    }
+}
+
+/// Asks until there is an answer, or devices should long have been found.
+fn poll<T>(ask: impl Fn() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + DEVICE_TIMEOUT;
-    while !path.exists() {
-        if Instant::now() > deadline {
-            bail!("no {}", path.display());
+    loop {
+        let answer = ask();
+        if answer.is_some() || Instant::now() > deadline {
+            return answer;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    Ok(())
 }

@@ -142,7 +142,7 @@ impl Session {
                 self.terminal = terminal;
                 put_started(&mut self.outbox, nanoseconds).ok().context("started")?;
             }
-            Err(program::NotStarted(errno)) => self.ending = Some(Ending::NotStarted(errno)),
+            Err(program::NotStarted(ending)) => self.ending = Some(ending),
         }
         Ok(())
     }

@@ -317,6 +317,15 @@ impl SchedEntity {
         self.plan(now_ns);
     }
 
+    /// Time was used for the thread beside its turns. It counts from the next plan on.
+    pub fn charge_aside(&mut self, ran_ns: u64) {
+        if self.realtime() != 0 {
+            charge_realtime(ran_ns);
+        } else {
+            self.account.ran(ran_ns, self.weight);
+        }
+    }
+
     /// [`SchedEntity::start`] out of the ordinary path, which has its copy in line.
     #[inline(never)]
     pub fn start_seldom(&mut self, now_ns: u64) {

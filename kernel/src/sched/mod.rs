@@ -369,7 +369,6 @@ pub struct LevelReader(());
 
 impl LevelReader {
     /// The levels are right for the calling thread's program from its next entry on.
-    #[expect(clippy::new_without_default, reason = "it counts")]
     #[must_use]
     pub fn new() -> Self {
         READERS.fetch_add(1, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use heddle_abi::control::{List, Start};
+use heddle_abi::control::{Ending, List, Start};
 use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
 
 use crate::error::Errno;
@@ -15,6 +15,30 @@ use crate::process::{ControllingTerminal, Credentials, Program};
 /// Any of the three bits of execution.
 const EXECUTABLE: u32 = 0o111;
 
+/// Why a program was not started.
+#[derive(Clone, Copy, Debug)]
+pub enum LaunchError {
+    /// Its working directory is at fault.
+    Directory(Errno),
+    /// Anything else is.
+    Program(Errno),
+}
+
+impl From<Errno> for LaunchError {
+    fn from(errno: Errno) -> Self {
+        Self::Program(errno)
+    }
+}
+
+impl From<LaunchError> for Ending {
+    fn from(error: LaunchError) -> Self {
+        match error {
+            LaunchError::Directory(errno) => Self::NoDirectory(errno.0.into()),
+            LaunchError::Program(errno) => Self::NotStarted(errno.0.into()),
+        }
+    }
+}
+
 /// The program with these descriptors and this terminal.
 ///
 /// # Errors
@@ -23,13 +47,13 @@ pub fn prepare(
     start: &Start<'_>,
     descriptors: DescriptorTable,
     terminal: Option<Arc<dyn ControllingTerminal>>,
-) -> Result<Program, Errno> {
+) -> Result<Program, LaunchError> {
     let credentials = credentials(start)?;
     let root = mount::root().ok_or(Errno::ENODEV)?;
     let walker = |start| Walker { credentials: &credentials, root: root.clone(), start, thread: None };
-    let working = walker(root.clone()).find(start.directory)?;
+    let working = walker(root.clone()).find(start.directory).map_err(LaunchError::Directory)?;
     if working.entry.node.kind() != FileType::Directory {
-        return Err(Errno::ENOTDIR);
+        return Err(LaunchError::Directory(Errno::ENOTDIR));
     }
     let path = find_program(&walker(working.clone()), start)?;
     let directories = Directories::new(root.clone());

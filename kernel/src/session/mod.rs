@@ -24,6 +24,7 @@ use crate::net::inet::dhcp;
 use crate::process::{ExitStatus, Process};
 use crate::sched::Priority;
 use crate::session::host::HOST;
+use crate::session::launch::LaunchError;
 use crate::session::stream::Stream;
 use crate::tty::{Terminal, console};
 use crate::{device, process, sched, syscall, time, tty};
@@ -86,7 +87,7 @@ async fn run(console: &'static Console) {
     let started = start_program(console, start.unwrap_or_default()).await;
     let ending = match started {
         Ok(process) => ending(process.wait_for_end().await),
-        Err(error) => Ending::NotStarted(error.0.into()),
+        Err(error) => error.into(),
     };
     // The host must see what programs that still run have written to mapped files.
     if let Err(error) = writeback::store_all() {
@@ -112,7 +113,7 @@ const fn ending(status: ExitStatus) -> Ending {
     }
 }
 
-async fn start_program(console: &'static Console, payload: Vec<u8>) -> Result<Arc<Process>, Errno> {
+async fn start_program(console: &'static Console, payload: Vec<u8>) -> Result<Arc<Process>, LaunchError> {
     let start = Start::parse(&payload).ok_or(Errno::EINVAL)?;
     let terminal = open_terminal(console, &start)?;
     let descriptors = open_descriptors(console, &start.descriptors, terminal.as_ref())?;

@@ -33,6 +33,7 @@ use crate::fs::{DescriptorTable, IoBuffer, OpenFile, StatusFlags, share};
 use crate::memory::fallible::try_arc;
 use crate::process::{ControllingTerminal, Credentials, Process, table};
 use crate::sched::Priority;
+use crate::session::launch::LaunchError;
 use crate::session::{HOST, ending, host, launch};
 use crate::signal::{send_to_group, send_to_process};
 use crate::sync::SpinLock;
@@ -177,7 +178,7 @@ async fn run(guest: Arc<Guest>, payload: Vec<u8>) {
             device::wait(&guest.changed, || guest.state.lock().outputs_left == 0).await;
             ending(status)
         }
-        Err(error) => Ending::NotStarted(error.0.into()),
+        Err(error) => error.into(),
     };
     // The host may use the number again as soon as it has read the message.
     forget(guest.number);
@@ -191,7 +192,7 @@ async fn send_ended(port: &Port, number: u32, ending: Ending) {
     }
 }
 
-async fn start(guest: &Arc<Guest>, payload: Vec<u8>) -> Result<Arc<Process>, Errno> {
+async fn start(guest: &Arc<Guest>, payload: Vec<u8>) -> Result<Arc<Process>, LaunchError> {
     let start = Start::parse(&payload).ok_or(Errno::EINVAL)?;
     share::announce();
     let (descriptors, ends, terminal) = connect(&start)?;

@@ -1,7 +1,8 @@
 //! Sleeping on a word by `futex`, and fences in other threads by `membarrier`.
 #![allow(unsafe_code)] // System calls.
 
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering, fence};
+use core::alloc::Layout;
 use core::ptr;
 use core::time::Duration;
 
@@ -49,5 +50,49 @@ pub(crate) fn heavy_barrier() {
         // SAFETY: a barrier; without registration it fails, and then owners have fences of their own.
         unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) };
         fence(Ordering::SeqCst);
+    }
+}
+
+/// Whether the system can take back the pages of memory with this alignment and size: whether it is whole pages.
+pub(crate) fn can_discard(layout: Layout) -> bool {
+    static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
+    let mut page = PAGE_BYTES.load(Ordering::Relaxed);
+    if page == 0 {
+        // SAFETY: asks for a constant of the system.
+        page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(usize::MAX);
+        PAGE_BYTES.store(page, Ordering::Relaxed);
+    }
+    is_whole_pages(layout, page)
+}
+
+const fn is_whole_pages(layout: Layout, page: usize) -> bool {
+    page != 0 && layout.align().is_multiple_of(page) && layout.size().is_multiple_of(page)
+}
+
+/// Gives the pages of memory back to the system: afterwards they are zeros, or what they were.
+///
+/// # Safety
+/// The memory has this layout and is the caller's, with whatever content.
+pub(crate) unsafe fn discard(start: *mut u8, layout: Layout) {
+    // The system would take the rest of a page too.
+    if !cfg!(miri) && can_discard(layout) {
+        // SAFETY: by contract, and since its first and its last page are its own. It stays mapped.
+        unsafe { libc::madvise(start.cast(), layout.size(), libc::MADV_DONTNEED) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_whole_pages;
+    use core::alloc::Layout;
+
+    #[test]
+    fn only_whole_pages_are_given_back() {
+        let chunk = Layout::from_size_align(16 << 10, 4 << 10).unwrap();
+        assert!(is_whole_pages(chunk, 4 << 10));
+        // Half a page of what is behind it would go too.
+        assert!(!is_whole_pages(chunk, 64 << 10) && !is_whole_pages(chunk, 16 << 10));
+        assert!(!is_whole_pages(Layout::from_size_align(6 << 10, 4 << 10).unwrap(), 4 << 10));
+        assert!(!is_whole_pages(chunk, usize::MAX) && !is_whole_pages(chunk, 0));
     }
 }

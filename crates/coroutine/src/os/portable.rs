@@ -2,6 +2,7 @@
 //! none, so owners of cores pass their own.
 
 use crate::sync::{AtomicU32, Ordering, fence};
+use core::alloc::Layout;
 use core::ptr;
 use core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -56,3 +57,14 @@ pub(crate) fn has_heavy_barrier() -> bool {
 pub(crate) fn heavy_barrier() {
     fence(Ordering::SeqCst);
 }
+
+/// There is no way to give pages back and keep their addresses.
+pub(crate) fn can_discard(_layout: Layout) -> bool {
+    false
+}
+
+/// See [`can_discard`].
+///
+/// # Safety
+/// There is none to keep.
+pub(crate) unsafe fn discard(_start: *mut u8, _layout: Layout) {}

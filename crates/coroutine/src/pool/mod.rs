@@ -5,10 +5,10 @@ mod handle;
 mod idle;
 mod reserve;
 
-use crate::builder::{Builder, SpawnError};
+use crate::builder::{Builder, SpawnError, StartError};
 use crate::core_entry::{CoreEntry, Hooks};
 #[cfg(feature = "scheduler")]
-use crate::fork::forks;
+use crate::forks::forks;
 use crate::handle::JoinHandle;
 use crate::host::{Host, host};
 #[cfg(feature = "scheduler")]
@@ -46,19 +46,29 @@ pub struct Executor {
     entered: Mutex<()>,
     /// Which thread that is, see [`threads::token`].
     entered_by: AtomicUsize,
-    workers: Vec<(&'static CoreEntry, thread::JoinHandle<()>)>,
-    reserve: Option<(&'static CoreEntry, thread::JoinHandle<()>)>,
+    workers: Vec<Worker>,
+    reserve: Option<Worker>,
     /// In which process its threads are, see [`forks`].
     #[cfg(feature = "scheduler")]
     forks: u32,
 }
 
 impl Executor {
-    /// An executor of `threads` threads, at most [`MACHINE_CORES`](crate::MACHINE_CORES): one less are started.
+    /// An executor of `threads` threads, at least one and at most [`MACHINE_CORES`](crate::MACHINE_CORES): one less are
+    /// started.
     ///
     /// # Panics
-    /// If there is no memory or no thread.
+    /// See [`Executor::try_new`].
     pub fn new(threads: usize) -> Executor {
+        Executor::try_new(threads).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Like [`Executor::new`].
+    ///
+    /// # Errors
+    /// There is no memory or no thread, or there would be more threads than an executor, or all executors of the
+    /// process, can have.
+    pub fn try_new(threads: usize) -> Result<Executor, StartError> {
         Executor::build(threads, false)
     }
 
@@ -68,40 +78,59 @@ impl Executor {
     /// same as [`Executor::new`].
     ///
     /// # Panics
-    /// If there is no memory or no thread.
+    /// As [`Executor::new`]. The one in reserve counts among the threads.
     pub fn with_reserve(threads: usize) -> Executor {
-        Executor::build(threads, host().is_some_and(Host::is_watching))
+        let with_reserve = host().is_some_and(Host::is_watching);
+        Executor::build(threads, with_reserve).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn build(threads: usize, with_reserve: bool) -> Executor {
+    fn build(threads: usize, with_reserve: bool) -> Result<Executor, StartError> {
+        let count = threads.max(1);
+        if count > MACHINE_CORES - usize::from(with_reserve) {
+            return Err(StartError::TooManyThreads);
+        }
         let shared = take_shared();
         shared.set_lazy();
         shared.watching.store(with_reserve.into(), Ordering::Relaxed);
         let stealing = if os::has_heavy_barrier() { Stealing::Barrier } else { Stealing::Fenced };
-        let core = |number| {
-            let entry = acquire_core().expect("no memory for another core");
-            entry.set_up(number, &POOL_HOOKS, shared, stealing);
-            shared.add(number, entry);
-            entry
-        };
-        let main = core(0);
+        let mut cores = Vec::new();
+        for number in 0..(count + usize::from(with_reserve)) as u32 {
+            match acquire_core() {
+                Ok(entry) => {
+                    entry.set_up(number, &POOL_HOOKS, shared, stealing);
+                    cores.push(entry);
+                }
+                Err(error) => {
+                    end(shared, &cores, Vec::new());
+                    return Err(error);
+                }
+            }
+        }
+        let main = *cores.first().ok_or(StartError::NoMemory)?;
         main.set_thread(false);
         main.state.inbox().leave();
-        let count = threads.clamp(1, MACHINE_CORES - usize::from(with_reserve)) as u32;
-        let cores: Vec<_> = (1..count).map(core).collect();
         if with_reserve {
-            shared.set_reserve(count);
+            shared.set_reserve(count as u32);
         }
-        let reserve = with_reserve.then(|| core(count));
-        let start = |entry: &'static CoreEntry, run: fn(&Shared, &'static CoreEntry)| {
+        cores.iter().zip(0..).for_each(|(entry, number)| shared.add(number, entry));
+        let mut workers = Vec::new();
+        for entry in cores.iter().copied().skip(1) {
+            let is_regular = (entry.state.number() as usize) < count;
+            let run = if is_regular { work } else { reserve::work };
             let builder = thread::Builder::new().name(std::format!("heddle-{}", entry.state.number()));
             entry.set_thread(true);
-            let thread = builder.spawn(move || threads::enter(entry, || run(shared, entry)));
-            (entry, thread.expect("no thread for a core"))
-        };
-        let workers = cores.into_iter().map(|entry| start(entry, work)).collect();
-        let reserve = reserve.map(|entry| start(entry, reserve::work));
-        Executor {
+            match builder.spawn(move || threads::enter(entry, || run(shared, entry))) {
+                Ok(thread) => workers.push((entry, thread)),
+                Err(_) => {
+                    shared.close();
+                    stop(&workers);
+                    end(shared, &cores, workers);
+                    return Err(StartError::NoThread);
+                }
+            }
+        }
+        let reserve = if with_reserve { workers.pop() } else { None };
+        Ok(Executor {
             shared,
             main,
             handle: Handle::new(shared),
@@ -111,7 +140,7 @@ impl Executor {
             reserve,
             #[cfg(feature = "scheduler")]
             forks: forks(),
-        }
+        })
     }
 
     /// Serves a level below the most urgent ready one at every `every`-th turn of each core, in rotation. Without it,
@@ -132,7 +161,7 @@ impl Executor {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.try_spawn(Builder::new(), future).expect("no memory for a coroutine")
+        self.try_spawn(Builder::new(), future).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Spawns `future` as `builder` says.
@@ -321,33 +350,35 @@ impl Drop for Executor {
             fence(Ordering::SeqCst);
             host.urgent(0);
         }
-        for (entry, _) in &self.workers {
-            park::kick(entry);
-        }
+        stop(&self.workers);
         let workers: Vec<_> = self.workers.drain(..).chain(self.reserve.take()).collect();
-        let (shared, main) = (self.shared, self.main);
+        let shared = self.shared;
+        let cores: Vec<_> = [self.main].into_iter().chain(workers.iter().map(|(entry, _)| *entry)).collect();
         if workers.iter().all(|(_, thread)| thread.thread().id() != thread::current().id()) {
-            return end(shared, main, workers);
+            return end(shared, &cores, workers);
         }
         // A coroutine of its own drops it. Its thread cannot wait for itself, so another does; without one, the
         // coroutines that are left stay where they are.
-        let _ = thread::Builder::new().name("heddle-end".into()).spawn(move || end(shared, main, workers));
+        let _ = thread::Builder::new().name("heddle-end".into()).spawn(move || end(shared, &cores, workers));
     }
 }
 
-/// Waits for the threads of an executor that is closed, and drops what they leave.
-fn end(
-    shared: &'static Shared,
-    main: &'static CoreEntry,
-    workers: Vec<(&'static CoreEntry, thread::JoinHandle<()>)>,
-) {
-    let mut cores = Vec::from([main]);
-    for (entry, thread) in workers {
+type Worker = (&'static CoreEntry, thread::JoinHandle<()>);
+
+/// Wakes the threads of an executor that is closed.
+fn stop(workers: &[Worker]) {
+    for (entry, _) in workers {
+        park::kick(entry);
+    }
+}
+
+/// Waits for the threads of an executor that is closed, and drops what is left on its cores.
+fn end(shared: &'static Shared, cores: &[&'static CoreEntry], workers: Vec<Worker>) {
+    for (_, thread) in workers {
         // A worker ends by itself: panics of coroutines are caught.
         let _ = thread.join();
-        cores.push(entry);
     }
-    tear_down(&cores);
+    tear_down(cores);
     shared.reset();
     UNUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(shared);
 }

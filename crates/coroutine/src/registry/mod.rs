@@ -1,13 +1,19 @@
 //! The process-wide (or kernel-wide) table of slots and cores.
 //!
 //! Wakers hold a coroutine's id and nothing else: no count, no pointer. That makes cloning and dropping one free and
-//! lets it outlive everything, but asks for a table that is found without context and whose memory is never
+//! lets it outlive everything, but asks for a table that is found without context and whose addresses are never
 //! given back: a slot looked up by a stale id must still be a slot. So slots live in chunks that are allocated on
-//! demand, kept for ever and reused by whichever executor needs them next.
+//! demand, kept for ever and reused by whichever executor needs them next. After a burst the system gets the pages of
+//! chunks that are wholly free ([`shrink`]); the addresses stay, and lead to slots that nobody uses.
 #![allow(unsafe_code)] // Chunks and cores are allocated by hand, because allocation may fail.
 
+#[cfg(feature = "std")]
+mod chunks;
 mod pool;
+#[cfg(feature = "std")]
+mod shrink;
 
+use crate::builder::{SpawnError, StartError};
 use crate::core_entry::CoreEntry;
 #[cfg(feature = "std")]
 use crate::sched::Id;
@@ -16,11 +22,26 @@ use crate::sync::{AtomicPtr, Ordering};
 use alloc::alloc::{Layout, alloc_zeroed};
 use core::ptr;
 
+#[cfg(feature = "std")]
+pub(crate) use chunks::ChunkSet;
+#[cfg(feature = "std")]
+pub(crate) use pool::shrink_if_due;
 pub(crate) use pool::{refill, single, spill};
+#[cfg(all(feature = "std", feature = "scheduler"))]
+pub(crate) use shrink::start_anew;
 
 /// Slots in a chunk, 16 KiB.
 pub(crate) const CHUNK_SLOTS: u32 = 512;
 pub(crate) const CHUNK_SHIFT: u32 = 9;
+/// Chunks begin with a page, so that their pages hold nothing else.
+const CHUNK_ALIGN: usize = if cfg!(feature = "std") { 4096 } else { align_of::<Slot>() };
+
+const CHUNK_LAYOUT: Layout =
+    match Layout::from_size_align(CHUNK_SLOTS as usize * size_of::<Slot>(), CHUNK_ALIGN) {
+        Ok(layout) => layout,
+        Err(_) => unreachable!(),
+    };
+
 /// A size of the table. Under the interpreter it is small, because that looks at every element of an array at each
 /// access; without an operating system a part that is never used takes memory all the same.
 const fn sized(interpreted: usize, hosted: usize, bare: usize) -> usize {
@@ -105,17 +126,43 @@ pub(crate) fn entry(index: u32) -> Option<&'static CoreEntry> {
     unsafe { entry.as_ref() }
 }
 
-/// Calls `each` with every slot that memory was taken for, until it returns `false`.
+/// The chunk in which the slot of index `index` lies.
 #[cfg(feature = "std")]
+pub(crate) const fn chunk_of(index: u32) -> u32 {
+    index >> CHUNK_SHIFT
+}
+
+/// Calls `each` with every slot of chunk `chunk`, until it returns `false`; whether it never did.
+#[cfg(feature = "std")]
+fn for_each_slot_of(chunk: u32, each: &mut impl FnMut(u32, &'static Slot) -> bool) -> bool {
+    (chunk << CHUNK_SHIFT..(chunk + 1) << CHUNK_SHIFT)
+        .all(|index| Global.slot(index).is_none_or(|slot| each(index, slot)))
+}
+
+/// Calls `each` with every slot that may have been in use since memory was taken for it, until it returns `false`.
+#[cfg(all(feature = "std", feature = "scheduler"))]
 pub(crate) fn for_each_slot(mut each: impl FnMut(u32, &'static Slot) -> bool) {
-    for chunk in 0..CHUNKS as u32 {
-        for index in chunk * CHUNK_SLOTS..(chunk + 1) * CHUNK_SLOTS {
-            let Some(slot) = Global.slot(index) else { return };
-            if !each(index, slot) {
-                return;
-            }
-        }
-    }
+    let _ = (0..CHUNKS as u32)
+        .take_while(|chunk| Global.slot(chunk << CHUNK_SHIFT).is_some())
+        .filter(|chunk| !shrink::is_released(*chunk))
+        .all(|chunk| for_each_slot_of(chunk, &mut each));
+}
+
+/// Calls `each` with every slot of the chunks from which one of `cores` has had slots, until it returns `false`.
+#[cfg(feature = "std")]
+pub(crate) fn for_each_slot_of_cores(
+    cores: &[&'static CoreEntry],
+    mut each: impl FnMut(u32, &'static Slot) -> bool,
+) {
+    let _ = ChunkSet::union(cores.iter().map(|core| &core.chunks))
+        .all(|chunk| for_each_slot_of(chunk, &mut each));
+}
+
+/// Why there is no slot for another coroutine.
+#[cold]
+pub(crate) fn why_no_slot() -> SpawnError {
+    let is_full = SLOTS.iter().all(|place| !place.load(Ordering::Relaxed).is_null());
+    if is_full { SpawnError::TooMany } else { SpawnError::NoMemory }
 }
 
 /// Calls `each` with every core that there is.
@@ -124,8 +171,8 @@ pub(crate) fn for_each_core(each: impl FnMut(&'static CoreEntry)) {
     (0..MAX_CORES as u32).map_while(entry).for_each(each);
 }
 
-/// Takes a core that no executor uses, or makes one; `None` if memory or indices are used up.
-pub(crate) fn acquire_core() -> Option<&'static CoreEntry> {
+/// Takes a core that no executor uses, or makes one.
+pub(crate) fn acquire_core() -> Result<&'static CoreEntry, StartError> {
     for (index, place) in CORES.iter().enumerate() {
         let mut entry = place.load(Ordering::Acquire);
         if entry.is_null() {
@@ -133,7 +180,7 @@ pub(crate) fn acquire_core() -> Option<&'static CoreEntry> {
             // SAFETY: the layout is not zero-sized.
             let fresh: *mut CoreEntry = unsafe { alloc_zeroed(layout) }.cast();
             if fresh.is_null() {
-                return None;
+                return Err(StartError::NoMemory);
             }
             // SAFETY: `fresh` is allocated with the layout of a `CoreEntry` and nobody else knows it.
             unsafe { fresh.write(CoreEntry::new(index as u16)) };
@@ -149,15 +196,20 @@ pub(crate) fn acquire_core() -> Option<&'static CoreEntry> {
         // SAFETY: as in `entry`; non-null here.
         let entry: &'static CoreEntry = unsafe { &*entry };
         if entry.try_take() {
-            return Some(entry);
+            return Ok(entry);
         }
     }
-    None
+    Err(StartError::TooManyCores)
 }
 
-/// Allocates a chunk and returns the index of its first usable slot and how many there are.
+/// Takes a chunk whose pages were given back into use again, or allocates one, and returns the index of its first
+/// usable slot and how many there are.
 fn grow() -> Option<(u32, u32)> {
-    let layout = Layout::array::<Slot>(CHUNK_SLOTS as usize).ok()?;
+    #[cfg(feature = "std")]
+    if let Some(chunk) = shrink::take_back() {
+        return Some(usable(chunk));
+    }
+    let layout = CHUNK_LAYOUT;
     // SAFETY: the layout is not zero-sized.
     let chunk: *mut Slot = unsafe { alloc_zeroed(layout) }.cast();
     if chunk.is_null() {
@@ -168,12 +220,17 @@ fn grow() -> Option<(u32, u32)> {
         if place.load(Ordering::Relaxed).is_null()
             && place.compare_exchange(ptr::null_mut(), chunk, Ordering::Release, Ordering::Relaxed).is_ok()
         {
-            let first = number as u32 * CHUNK_SLOTS;
-            // Index 0 is the links' "none".
-            return Some(if first == 0 { (1, CHUNK_SLOTS - 1) } else { (first, CHUNK_SLOTS) });
+            #[cfg(feature = "std")]
+            shrink::count_grown();
+            return Some(usable(number as u32));
         }
     }
     // SAFETY: allocated above with this layout, and not published.
     unsafe { alloc::alloc::dealloc(chunk.cast(), layout) };
     None
+}
+
+/// The first usable slot of chunk `chunk`, and how many there are: index 0 is the links' "none".
+const fn usable(chunk: u32) -> (u32, u32) {
+    if chunk == 0 { (1, CHUNK_SLOTS - 1) } else { (chunk << CHUNK_SHIFT, CHUNK_SLOTS) }
 }

@@ -231,6 +231,12 @@ impl Slot {
     pub(crate) fn set_free_next(&self, index: u32) {
         self.next.store(index, Ordering::Relaxed);
     }
+
+    /// Makes the free slot one that was used last in `generation`. The caller is the only one who may use it.
+    #[cfg(feature = "std")]
+    pub(crate) fn begin_after(&self, generation: u32) {
+        self.remote.store((generation as u64) << 32, Ordering::Relaxed);
+    }
 }
 
 impl Default for Slot {

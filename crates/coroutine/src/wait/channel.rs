@@ -1,12 +1,14 @@
 //! A bounded channel of many senders and receivers, in which the most urgent go first.
+#![allow(unsafe_code)] // Waiters are linked by address.
 
-use super::list::{WaitPosition, Waiters};
+use super::list::{Node, Polled, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::fmt;
 use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
 use core::task::{Poll, Waker};
 
 /// A channel that holds up to `capacity` messages (at least 1), in the order in which they were sent. When it is full
@@ -58,27 +60,56 @@ struct ChannelWait<'a, T> {
     shared: &'a Lock<ChannelState<T>>,
     list: fn(&mut ChannelState<T>) -> &mut Waiters<()>,
     next: fn(&mut ChannelState<T>) -> Option<Waker>,
-    place: Option<WaitPosition>,
+    node: Node<()>,
+    /// It has become a waiter, and does not know of its wake yet.
+    waits: bool,
 }
 
 impl<T> ChannelWait<'_, T> {
+    fn node(self: Pin<&mut Self>) -> Pin<&Node<()>> {
+        // SAFETY: it is a part of the wait, which is pinned.
+        unsafe { self.into_ref().map_unchecked(|wait| &wait.node) }
+    }
+
+    fn set_waits(self: Pin<&mut Self>, waits: bool) {
+        // SAFETY: nothing is moved.
+        unsafe { self.get_unchecked_mut() }.waits = waits;
+    }
+
     /// Whether it has been woken, or does not wait yet. Otherwise `waker` is woken later.
-    fn ready(&mut self, waker: &Waker) -> bool {
-        let Some(place) = self.place else { return true };
-        let mut waker = Some(waker.clone());
-        let waits = self.shared.with(|state| (self.list)(state).refresh(place, &mut waker));
-        if !waits {
-            self.place = None;
+    fn is_ready(mut self: Pin<&mut Self>, waker: &Waker) -> bool {
+        if !self.waits {
+            return true;
         }
+        let (shared, list) = (self.shared, self.list);
+        let mut waker = Some(waker.clone());
+        let node = self.as_mut().node();
+        // SAFETY: the node is used with this list only, and the wait's drop removes it.
+        let polled = shared.with(|state| unsafe { list(state).refresh(node, &mut waker) });
+        let waits = polled == Polled::Waits;
+        self.set_waits(waits);
         !waits
+    }
+
+    /// Waits in the list, with the lock in hand.
+    fn begin(mut self: Pin<&mut Self>, state: &mut ChannelState<T>, waker: &mut Option<Waker>) {
+        let list = (self.list)(state);
+        // SAFETY: as above; it does not wait.
+        unsafe { list.push(self.as_mut().node(), waker, ()) };
+        self.set_waits(true);
     }
 }
 
 impl<T> Drop for ChannelWait<'_, T> {
     fn drop(&mut self) {
-        let Some(place) = self.place else { return };
+        if !self.waits {
+            return;
+        }
+        // SAFETY: it waits, so it is pinned.
+        let node = unsafe { Pin::new_unchecked(&self.node) };
         let (waiter, next) = self.shared.with(|state| {
-            let waiter = (self.list)(state).remove(place);
+            // SAFETY: the node is used with this list only.
+            let waiter = unsafe { (self.list)(state).remove(node) };
             let next = if waiter.is_none() { (self.next)(state) } else { None };
             (waiter, next)
         });
@@ -90,34 +121,38 @@ impl<T> Drop for ChannelWait<'_, T> {
 impl<T> Sender<T> {
     /// Sends `message`, waiting for room; gives it back if no receiver is left.
     pub fn send(&self, message: T) -> impl Future<Output = Result<(), T>> + '_ {
-        let mut message = Some(message);
-        let mut wait = ChannelWait {
-            shared: &self.0,
+        let wait = ChannelWait {
+            shared: &*self.0,
             list: |state| &mut state.sending,
             next: ChannelState::next_sender,
-            place: None,
+            node: Node::new(()),
+            waits: false,
         };
-        poll_fn(move |cx| {
-            if !wait.ready(cx.waker()) {
-                return Poll::Pending;
-            }
-            let Some(sent) = message.take() else { return Poll::Pending };
-            let mut waker = Some(cx.waker().clone());
-            let (outcome, wake) = self.0.with(|state| {
-                if state.receivers == 0 {
-                    return (Poll::Ready(Err(sent)), None);
+        async move {
+            let (mut wait, mut message) = (pin!(wait), Some(message));
+            let outcome = poll_fn(move |cx| {
+                if !wait.as_mut().is_ready(cx.waker()) {
+                    return Poll::Pending;
                 }
-                if state.messages.len() >= state.capacity {
-                    wait.place = Some(state.sending.push(&mut waker, ()));
-                    message = Some(sent);
-                    return (Poll::Pending, None);
-                }
-                state.messages.push_back(sent);
-                (Poll::Ready(Ok(())), state.next_receiver())
+                let Some(sent) = message.take() else { return Poll::Pending };
+                let mut waker = Some(cx.waker().clone());
+                let (outcome, wake) = self.0.with(|state| {
+                    if state.receivers == 0 {
+                        return (Poll::Ready(Err(sent)), None);
+                    }
+                    if state.messages.len() >= state.capacity {
+                        wait.as_mut().begin(state, &mut waker);
+                        message = Some(sent);
+                        return (Poll::Pending, None);
+                    }
+                    state.messages.push_back(sent);
+                    (Poll::Ready(Ok(())), state.next_receiver())
+                });
+                wake.into_iter().for_each(foreign::wake);
+                outcome
             });
-            wake.into_iter().for_each(foreign::wake);
-            outcome
-        })
+            outcome.await
+        }
     }
 
     /// Sends `message` if there is room and a receiver; gives it back otherwise.
@@ -137,28 +172,33 @@ impl<T> Sender<T> {
 impl<T> Receiver<T> {
     /// Waits for a message; `None` when none is left and no sender either.
     pub fn recv(&self) -> impl Future<Output = Option<T>> + '_ {
-        let mut wait = ChannelWait {
-            shared: &self.0,
+        let wait = ChannelWait {
+            shared: &*self.0,
             list: |state| &mut state.receiving,
             next: ChannelState::next_receiver,
-            place: None,
+            node: Node::new(()),
+            waits: false,
         };
-        poll_fn(move |cx| {
-            if !wait.ready(cx.waker()) {
-                return Poll::Pending;
-            }
-            let mut waker = Some(cx.waker().clone());
-            let (outcome, wake) = self.0.with(|state| match state.messages.pop_front() {
-                Some(message) => (Poll::Ready(Some(message)), state.next_sender()),
-                None if state.senders == 0 => (Poll::Ready(None), None),
-                None => {
-                    wait.place = Some(state.receiving.push(&mut waker, ()));
-                    (Poll::Pending, None)
+        async move {
+            let mut wait = pin!(wait);
+            let outcome = poll_fn(move |cx| {
+                if !wait.as_mut().is_ready(cx.waker()) {
+                    return Poll::Pending;
                 }
+                let mut waker = Some(cx.waker().clone());
+                let (outcome, wake) = self.0.with(|state| match state.messages.pop_front() {
+                    Some(message) => (Poll::Ready(Some(message)), state.next_sender()),
+                    None if state.senders == 0 => (Poll::Ready(None), None),
+                    None => {
+                        wait.as_mut().begin(state, &mut waker);
+                        (Poll::Pending, None)
+                    }
+                });
+                wake.into_iter().for_each(foreign::wake);
+                outcome
             });
-            wake.into_iter().for_each(foreign::wake);
-            outcome
-        })
+            outcome.await
+        }
     }
 
     /// A message, if there is one.

@@ -24,8 +24,59 @@ struct Record {
     generation: u32,
     /// The level that was lent last.
     lent: Option<u8>,
-    /// Source and level of each loan.
-    loans: Vec<(u64, u8)>,
+    loans: Loans,
+}
+
+/// Source and level of each loan. Most often there is one, for which no memory is taken.
+struct Loans {
+    first: Option<(u64, u8)>,
+    others: Vec<(u64, u8)>,
+}
+
+impl Loans {
+    const fn new() -> Loans {
+        Loans { first: None, others: Vec::new() }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut (u64, u8)> {
+        self.first.iter_mut().chain(&mut self.others)
+    }
+
+    /// Removes all. Returns how many there were.
+    fn clear(&mut self) -> usize {
+        let number = self.all().count();
+        *self = Loans::new();
+        number
+    }
+
+    /// Adds or changes the loan of `source`. `false` if there is no memory for it.
+    fn set(&mut self, source: u64, level: u8) -> bool {
+        if let Some(loan) = self.all().find(|loan| loan.0 == source) {
+            loan.1 = level;
+        } else {
+            if self.first.is_some() && self.others.try_reserve(1).is_err() {
+                return false;
+            }
+            self.others.extend(self.first.replace((source, level)));
+            LOANS.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Removes the loan of `source`. Whether there was one.
+    fn remove(&mut self, source: u64) -> bool {
+        if self.first.is_some_and(|loan| loan.0 == source) {
+            self.first = self.others.pop();
+        } else {
+            let Some(at) = self.others.iter().position(|loan| loan.0 == source) else { return false };
+            self.others.swap_remove(at);
+        }
+        if self.others.is_empty() {
+            self.others = Vec::new();
+        }
+        LOANS.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
 }
 
 type Records = [Lock<Record>; CHUNK_SLOTS as usize];
@@ -59,18 +110,10 @@ pub(crate) fn lend(target: Id, source: u64, level: u8) {
     let Some(record) = record(target, true).filter(|_| is_alive()) else { return };
     let changed = record.with(|record| {
         if record.generation != target.generation() {
-            LOANS.fetch_sub(record.loans.len(), Ordering::Relaxed);
-            record.loans.clear();
+            LOANS.fetch_sub(record.loans.clear(), Ordering::Relaxed);
             (record.generation, record.lent) = (target.generation(), None);
         }
-        match record.loans.iter_mut().find(|loan| loan.0 == source) {
-            Some(loan) => loan.1 = level,
-            None => {
-                record.loans.push((source, level));
-                LOANS.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        record.settle(target)
+        record.loans.set(source, level) && record.settle(target)
     });
     if changed {
         look_again(target);
@@ -84,13 +127,7 @@ pub(crate) fn take_back(target: Id, source: u64) {
         return waker::lend(target, None);
     };
     let changed = record.with(|record| {
-        if record.generation != target.generation() {
-            return false;
-        }
-        let Some(at) = record.loans.iter().position(|loan| loan.0 == source) else { return false };
-        record.loans.swap_remove(at);
-        LOANS.fetch_sub(1, Ordering::Relaxed);
-        record.settle(target)
+        record.generation == target.generation() && record.loans.remove(source) && record.settle(target)
     });
     if changed {
         look_again(target);
@@ -130,7 +167,7 @@ fn look_again(target: Id) {
 impl Record {
     /// Lends the most urgent of what is lent. Whether that is another than before.
     fn settle(&mut self, target: Id) -> bool {
-        let lent = self.loans.iter().map(|loan| loan.1).min();
+        let lent = self.loans.all().map(|loan| loan.1).min();
         let changed = lent != self.lent;
         if changed {
             self.lent = lent;
@@ -177,7 +214,7 @@ fn new_group() -> Option<Box<Group>> {
 
 #[cold]
 fn new_records() -> Option<Box<Records>> {
-    new_array(|| Lock::new(Record { generation: 0, lent: None, loans: Vec::new() }))
+    new_array(|| Lock::new(Record { generation: 0, lent: None, loans: Loans::new() }))
 }
 
 /// An array in memory of its own, or `None` if there is none.

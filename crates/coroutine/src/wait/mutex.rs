@@ -1,8 +1,8 @@
 //! A mutex whose holder runs at the level of its most urgent waiter.
-#![allow(unsafe_code)] // The guard is the proof of exclusive access to the value.
+#![allow(unsafe_code)] // The guard is the proof of exclusive access to the value; waiters are linked by address.
 
 use super::inherit;
-use super::list::{WaitPosition, Waiter, Waiters};
+use super::list::{Node, Polled, Waiter, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use crate::sched::Id;
@@ -55,7 +55,7 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     pub fn lock(&self) -> LockFuture<'_, T> {
-        LockFuture { mutex: self, place: None }
+        LockFuture { mutex: self, node: Node::new(()), waits: false }
     }
 
     /// The lock, if it is free.
@@ -115,44 +115,60 @@ impl MutexState {
 #[must_use = "futures do nothing unless awaited"]
 pub struct LockFuture<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
-    /// Its place among the waiters; `None` before it waits and after it got the lock.
-    place: Option<WaitPosition>,
+    node: Node<()>,
+    /// It has become a waiter, and does not know of the lock yet.
+    waits: bool,
 }
 
 impl<'a, T: ?Sized> Future for LockFuture<'a, T> {
     type Output = MutexGuard<'a, T>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<MutexGuard<'a, T>> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<MutexGuard<'a, T>> {
         let id = id_of(cx.waker());
-        let mutex = self.mutex;
-        if self.place.is_none() && mutex.state.with(|state| state.take(id)) {
+        // SAFETY: the node is not moved.
+        let LockFuture { mutex, node, waits } = unsafe { self.get_unchecked_mut() };
+        let mutex = *mutex;
+        if !*waits && mutex.state.with(|state| state.take(id)) {
             return Poll::Ready(MutexGuard { mutex });
         }
         let mut waker = Some(cx.waker().clone());
-        let place = self.place;
-        self.place = mutex.state.with(|state| {
-            let place = match place {
-                // An unlock took it out of the list, and with that gave it the lock.
-                Some(place) if !state.waiters.refresh(place, &mut waker) => {
-                    state.holder = id;
-                    None
+        // SAFETY: it is a part of the future, which is pinned.
+        let node = unsafe { Pin::new_unchecked(&*node) };
+        mutex.state.with(|state| {
+            if *waits {
+                // SAFETY: the node is used with this list only, and the future's drop removes it.
+                match unsafe { state.waiters.refresh(node, &mut waker) } {
+                    Polled::Waits => return state.settle(),
+                    Polled::Out => {
+                        // An unlock took it out of the list, and with that gave it the lock.
+                        *waits = false;
+                        state.holder = id;
+                        return state.settle();
+                    }
+                    Polled::Forgotten => *waits = false,
                 }
-                Some(place) => Some(place),
-                None if state.take(id) => None,
-                None => Some(state.waiters.push(&mut waker, ())),
-            };
+            }
+            if !state.take(id) {
+                // SAFETY: as above; it does not wait.
+                unsafe { state.waiters.push(node, &mut waker, ()) };
+                *waits = true;
+            }
             state.settle();
-            place
         });
-        if self.place.is_some() { Poll::Pending } else { Poll::Ready(MutexGuard { mutex }) }
+        if *waits { Poll::Pending } else { Poll::Ready(MutexGuard { mutex }) }
     }
 }
 
 impl<T: ?Sized> Drop for LockFuture<'_, T> {
     fn drop(&mut self) {
-        let Some(place) = self.place else { return };
+        if !self.waits {
+            return;
+        }
+        // SAFETY: a future that waits was polled, so it is pinned.
+        let node = unsafe { Pin::new_unchecked(&self.node) };
         let waited = self.mutex.state.with(|state| {
-            let waited = state.waiters.remove(place);
+            // SAFETY: the node is used with this list only.
+            let waited = unsafe { state.waiters.remove(node) };
             state.settle();
             waited
         });

@@ -1,6 +1,7 @@
 //! Telling waiters that something has happened.
+#![allow(unsafe_code)] // Waiters are linked by address.
 
-use super::list::{WaitPosition, Waiters};
+use super::list::{Node, Polled, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use core::fmt;
@@ -14,20 +15,33 @@ pub struct Notify(Lock<NotifyState>);
 struct NotifyState {
     /// A notification of one that nobody waited for.
     kept: bool,
-    waiters: Waiters<()>,
-    /// The key of the last waiter when all were told: what those up to it were told was not for one of them.
+    /// By number, in the order in which they came.
+    waiters: Waiters<u64>,
+    /// Those of them up to `all_until` that have not been woken yet.
+    told: Waiters<u64>,
+    /// The number of the last waiter.
+    last: u64,
+    /// The number of the last waiter when all were told: what those up to it were told was not for one of them.
     all_until: u64,
+}
+
+impl NotifyState {
+    /// The list in which the waiter of number `number` is, if it is in one.
+    fn list_of(&mut self, number: u64) -> &mut Waiters<u64> {
+        if number <= self.all_until { &mut self.told } else { &mut self.waiters }
+    }
 }
 
 impl Notify {
     /// Nobody waits, and nothing has happened.
     pub const fn new() -> Notify {
-        Notify(Lock::new(NotifyState { kept: false, waiters: Waiters::new(), all_until: 0 }))
+        let (waiters, told) = (Waiters::new(), Waiters::new());
+        Notify(Lock::new(NotifyState { kept: false, waiters, told, last: 0, all_until: 0 }))
     }
 
     /// Waits for the next notification. From its first poll on it counts as waiting.
     pub fn notified(&self) -> Notified<'_> {
-        Notified { notify: self, place: None, is_over: false }
+        Notified { notify: self, node: Node::new(0), number: 0, is_over: false }
     }
 
     /// Has the most urgent waiter go on; if there is none, the next that comes.
@@ -43,13 +57,12 @@ impl Notify {
     /// Has all go on who wait now, and nobody who comes later. Whoever has been told alone before and has not gone on
     /// yet counts as told with the others.
     pub fn notify_waiters(&self) {
-        // A waiter that is woken first and waits again is behind those of this list.
-        let mut waiters = self.0.with(|state| {
-            state.all_until = state.waiters.last_key();
-            let after = Waiters::after(state.all_until);
-            core::mem::replace(&mut state.waiters, after)
+        self.0.with(|state| {
+            state.all_until = state.last;
+            state.told.append(&mut state.waiters);
         });
-        while let Some(waiter) = waiters.pop_best() {
+        // A waiter that is woken first and waits again is in the other list.
+        while let Some(waiter) = self.0.with(|state| state.told.pop_best()) {
             foreign::wake(waiter.waker);
         }
     }
@@ -59,32 +72,63 @@ impl Notify {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Notified<'a> {
     notify: &'a Notify,
-    place: Option<WaitPosition>,
+    node: Node<u64>,
+    /// Its number as a waiter that has not learnt of a notification; 0 if it is none.
+    number: u64,
     is_over: bool,
 }
 
 impl Future for Notified<'_> {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut waker = Some(cx.waker().clone());
-        let (place, is_over) = (self.place, self.is_over);
-        let place = self.notify.0.with(|state| match place {
-            Some(place) => state.waiters.refresh(place, &mut waker).then_some(place),
-            None if is_over || core::mem::take(&mut state.kept) => None,
-            None => Some(state.waiters.push(&mut waker, ())),
+        // SAFETY: the node is not moved.
+        let Notified { notify, node, number, is_over } = unsafe { self.get_unchecked_mut() };
+        // SAFETY: it is a part of the future, which is pinned.
+        let node = unsafe { Pin::new_unchecked(&*node) };
+        let mut former = None;
+        *number = notify.0.with(|state| {
+            let old = *number;
+            if old != 0 && old <= state.all_until {
+                // SAFETY: `list_of` gives the list in which it is, if any, and the future's drop removes it.
+                former = unsafe { state.list_of(old).remove(node) };
+                return 0;
+            }
+            if old != 0 {
+                // SAFETY: as above.
+                match unsafe { state.waiters.refresh(node, &mut waker) } {
+                    Polled::Waits => return old,
+                    Polled::Out => return 0,
+                    Polled::Forgotten => {}
+                }
+            }
+            if *is_over || core::mem::take(&mut state.kept) {
+                return 0;
+            }
+            state.last += 1;
+            // SAFETY: as above; it does not wait.
+            unsafe { state.waiters.push(node, &mut waker, state.last) };
+            state.last
         });
-        self.place = place;
-        self.is_over = place.is_none();
-        if place.is_none() { Poll::Ready(()) } else { Poll::Pending }
+        drop(former);
+        *is_over = *number == 0;
+        if *is_over { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 impl Drop for Notified<'_> {
     fn drop(&mut self) {
-        let Some(place) = self.place else { return };
-        let (waiter, was_for_all) =
-            self.notify.0.with(|state| (state.waiters.remove(place), place.key() <= state.all_until));
+        let number = self.number;
+        if number == 0 {
+            return;
+        }
+        // SAFETY: a future that waits was polled, so it is pinned.
+        let node = unsafe { Pin::new_unchecked(&self.node) };
+        let (waiter, was_for_all) = self.notify.0.with(|state| {
+            // SAFETY: `list_of` gives the list in which it is, if any.
+            (unsafe { state.list_of(number).remove(node) }, number <= state.all_until)
+        });
         if waiter.is_none() && !was_for_all {
             // It was told, and is dropped before it learnt of that: the notification is another's.
             self.notify.notify_one();

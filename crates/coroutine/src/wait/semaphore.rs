@@ -1,6 +1,7 @@
 //! A counting semaphore that serves the most urgent first.
+#![allow(unsafe_code)] // Waiters are linked by address.
 
-use super::list::{WaitPosition, Waiters};
+use super::list::{Node, Polled, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use core::fmt;
@@ -26,7 +27,7 @@ impl Semaphore {
 
     /// Waits for `permits` permits, all at once.
     pub fn acquire(&self, permits: usize) -> Acquire<'_> {
-        Acquire { semaphore: self, permits, place: None }
+        Acquire { semaphore: self, permits, node: Node::new(0), waits: false }
     }
 
     /// `permits` permits, if there are as many and nobody waits.
@@ -53,9 +54,13 @@ impl Semaphore {
     /// Gives permits to waiters as far as they go.
     fn serve(&self) {
         while let Some(next) = self.0.with(|state| {
-            let wants = state.waiters.best()?;
-            state.permits = state.permits.checked_sub(wants)?;
-            state.waiters.pop_best()
+            let mut left = None;
+            let next = state.waiters.pop_best_if(|wants| {
+                left = state.permits.checked_sub(wants);
+                left.is_some()
+            })?;
+            state.permits = left.unwrap_or(0);
+            Some(next)
         }) {
             foreign::wake(next.waker);
         }
@@ -67,28 +72,38 @@ impl Semaphore {
 pub struct Acquire<'a> {
     semaphore: &'a Semaphore,
     permits: usize,
-    /// Its place among the waiters; `None` before it waits and after it got the permits.
-    place: Option<WaitPosition>,
+    node: Node<usize>,
+    /// It has become a waiter, and does not know of its permits yet.
+    waits: bool,
 }
 
 impl<'a> Future for Acquire<'a> {
     type Output = Permit<'a>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit<'a>> {
-        let (semaphore, permits) = (self.semaphore, self.permits);
-        if self.place.is_none()
-            && let Some(permit) = semaphore.try_acquire(permits)
-        {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit<'a>> {
+        // SAFETY: the node is not moved.
+        let Acquire { semaphore, permits, node, waits } = unsafe { self.get_unchecked_mut() };
+        let (semaphore, permits) = (*semaphore, *permits);
+        if !*waits && let Some(permit) = semaphore.try_acquire(permits) {
             return Poll::Ready(permit);
         }
         let mut waker = Some(cx.waker().clone());
-        let place = self.place;
-        let place = semaphore.0.with(|state| match place {
-            Some(place) => state.waiters.refresh(place, &mut waker).then_some(place),
-            None => Some(state.waiters.push(&mut waker, permits)),
+        // SAFETY: it is a part of the future, which is pinned.
+        let node = unsafe { Pin::new_unchecked(&*node) };
+        *waits = semaphore.0.with(|state| {
+            if *waits {
+                // SAFETY: the node is used with this list only, and the future's drop removes it.
+                match unsafe { state.waiters.refresh(node, &mut waker) } {
+                    Polled::Waits => return true,
+                    Polled::Out => return false,
+                    Polled::Forgotten => {}
+                }
+            }
+            // SAFETY: as above; it does not wait.
+            unsafe { state.waiters.push(node, &mut waker, permits) };
+            true
         });
-        self.place = place;
-        if place.is_some() {
+        if *waits {
             // It may be more urgent than whoever waits for more than there is, and get its permits at once: then its
             // own wake has it look again.
             semaphore.serve();
@@ -100,8 +115,11 @@ impl<'a> Future for Acquire<'a> {
 
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            let waited = self.semaphore.0.with(|state| state.waiters.remove(place));
+        if self.waits {
+            // SAFETY: a future that waits was polled, so it is pinned.
+            let node = unsafe { Pin::new_unchecked(&self.node) };
+            // SAFETY: the node is used with this list only.
+            let waited = self.semaphore.0.with(|state| unsafe { state.waiters.remove(node) });
             self.semaphore.release(if waited.is_some() { 0 } else { self.permits });
         }
     }

@@ -7,7 +7,10 @@ use super::output::Output;
 use super::tree::{Content, Node, NodeId, Tree};
 use super::{Source, WriteError};
 use crate::checksum;
-use crate::layout::{self, BLOCK_SIZE, DIRENT_SIZE, SLOT_SIZE, inode, superblock};
+use crate::layout::{self, BLOCK_SIZE, DIRENT_SIZE, SLOT_SIZE, device, inode, superblock};
+
+/// The name of a lower image in the table of devices.
+const LOWER: &[u8] = b"lower";
 
 /// A tree with every byte's place in the image settled.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub struct Plan<'a> {
     /// Blocks of all metadata, directories included; file data comes behind.
     metadata_blocks: u64,
     blocks: u32,
+    /// Blocks of the image below, which follow.
+    lower_blocks: u32,
 }
 
 #[derive(Debug)]
@@ -35,14 +40,33 @@ struct Placed {
     inline: usize,
     /// First block of the rest.
     block: u32,
+    /// Whether the data is the lower image's.
+    is_below: bool,
 }
 
 impl<'a> Plan<'a> {
     /// Lays out `tree`.
     pub fn new(tree: &'a Tree) -> Result<Self, WriteError> {
+        Self::over(tree, None)
+    }
+
+    /// Lays out `tree`, a clone of the tree of `lower` that has been changed since, as an image whose files take from
+    /// that of `lower` the data that they share with it. Where both are in memory, the lower image follows this one.
+    ///
+    /// `lower` itself must be laid out as a whole.
+    pub fn above(tree: &'a Tree, lower: &Plan<'_>) -> Result<Self, WriteError> {
+        Self::over(tree, Some(lower))
+    }
+
+    fn over(tree: &'a Tree, lower: Option<&Plan<'_>>) -> Result<Self, WriteError> {
         let (mut files, places) = visit(tree);
         let mut end = (layout::SUPER_OFFSET + layout::SUPER_SIZE) as u64;
+        if lower.is_some() {
+            end += device::SIZE as u64;
+        }
         for file in &mut files {
+            let below = lower.and_then(|lower| lower.data_of(file.node));
+            file.is_below = below.is_some_and(|size| Some(size) == data_size(tree.node(file.node)));
             (file.size, file.inline) = sizes(tree.node(file.node));
             let need = (inode::EXTENDED_SIZE + file.inline) as u64;
             if end % BLOCK_SIZE as u64 + need > BLOCK_SIZE as u64 {
@@ -55,7 +79,7 @@ impl<'a> Plan<'a> {
         let mut metadata_blocks = 0;
         for of_files in [false, true] {
             for file in &mut files {
-                if matches!(tree.node(file.node), Node::Other(Content::File(_))) == of_files {
+                if data_size(tree.node(file.node)).is_some() == of_files && !file.is_below {
                     file.block = u32::try_from(blocks).map_err(|_| WriteError::TooLarge)?;
                     blocks += (file.size - file.inline as u64).div_ceil(BLOCK_SIZE as u64);
                 }
@@ -64,11 +88,24 @@ impl<'a> Plan<'a> {
                 metadata_blocks = blocks;
             }
         }
-        let blocks = u32::try_from(blocks).map_err(|_| WriteError::TooLarge)?;
-        Ok(Plan { tree, files, places, metadata_blocks, blocks })
+        let lower_blocks = lower.map_or(0, |lower| lower.blocks);
+        u32::try_from(blocks + u64::from(lower_blocks)).map_err(|_| WriteError::TooLarge)?;
+        let blocks = blocks as u32;
+        if let Some(lower) = lower {
+            for file in files.iter_mut().filter(|file| file.is_below) {
+                file.block = blocks + lower.files[lower.places[&file.node]].block;
+            }
+        }
+        Ok(Plan { tree, files, places, metadata_blocks, blocks, lower_blocks })
     }
 
-    /// The image's length in bytes.
+    /// The length of a regular file whose data this image has.
+    fn data_of(&self, node: NodeId) -> Option<u64> {
+        let file = &self.files[*self.places.get(&node)?];
+        data_size(self.tree.node(node)).filter(|_| !file.is_below)
+    }
+
+    /// The image's length in bytes, without that of an image below.
     #[must_use]
     pub fn length(&self) -> u64 {
         u64::from(self.blocks) << layout::BLOCK_BITS
@@ -87,7 +124,7 @@ impl<'a> Plan<'a> {
     pub fn write<W: Write + Seek>(&self, out: W, progress: &mut dyn FnMut(u64)) -> Result<(), WriteError> {
         let mut out = Output::new(out, progress)?;
         out.bytes(&self.metadata())?;
-        for file in &self.files {
+        for file in self.files.iter().filter(|file| !file.is_below) {
             if let Node::Other(Content::File(source)) = self.tree.node(file.node) {
                 debug_assert_eq!(out.position(), u64::from(file.block) << layout::BLOCK_BITS);
                 match source {
@@ -129,6 +166,16 @@ impl<'a> Plan<'a> {
         put(head, superblock::ROOT_NID, &root.to_le_bytes());
         put(head, superblock::INODES, &(self.files.len() as u64).to_le_bytes());
         put(head, superblock::BLOCKS, &self.blocks.to_le_bytes());
+        if self.lower_blocks > 0 {
+            let table = layout::SUPER_OFFSET + layout::SUPER_SIZE;
+            put(head, superblock::FEATURE_INCOMPAT, &layout::INCOMPAT_DEVICE_TABLE.to_le_bytes());
+            put(head, superblock::EXTRA_DEVICES, &1_u16.to_le_bytes());
+            put(head, superblock::DEVICE_TABLE, &((table / device::SIZE) as u16).to_le_bytes());
+            let entry = &mut bytes[table..];
+            put(entry, device::TAG, LOWER);
+            put(entry, device::BLOCKS, &self.lower_blocks.to_le_bytes());
+            put(entry, device::FIRST_BLOCK, &self.blocks.to_le_bytes());
+        }
         let checksum = checksum::of_superblock(bytes);
         put(bytes, layout::SUPER_OFFSET + superblock::CHECKSUM, &checksum.to_le_bytes());
     }
@@ -193,7 +240,10 @@ fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
 
 /// All files reachable from the root, breadth first, with their link counts.
 fn visit(tree: &Tree) -> (Vec<Placed>, BTreeMap<NodeId, usize>) {
-    let place = |node, parent, links| Placed { node, parent, links, size: 0, offset: 0, inline: 0, block: 0 };
+    let place = |node, parent, links| {
+        let (size, offset, inline, block, is_below) = (0, 0, 0, 0, false);
+        Placed { node, parent, links, size, offset, inline, block, is_below }
+    };
     let mut files = vec![place(Tree::ROOT, Tree::ROOT, 2)];
     let mut places = BTreeMap::from([(Tree::ROOT, 0)]);
     let mut next = 0;
@@ -215,6 +265,14 @@ fn visit(tree: &Tree) -> (Vec<Placed>, BTreeMap<NodeId, usize>) {
         next += 1;
     }
     (files, places)
+}
+
+/// The length of a regular file.
+fn data_size(node: &Node) -> Option<u64> {
+    match node {
+        Node::Other(Content::File(source)) => Some(source.size()),
+        _ => None,
+    }
 }
 
 /// The length of a file's data, and how much of it goes beside the inode.

@@ -40,15 +40,17 @@ impl Header {
 /// Blocks are whole cache lines.
 pub(super) const ALIGN: usize = 64;
 
-/// Free blocks are kept by size: steps of one line up to eight lines, then powers of two up to 4 KiB.
-pub(super) const CLASSES: usize = 11;
+/// Free blocks are kept by size: steps of one line up to eight lines, of two up to sixteen, then powers of two up to
+/// 4 KiB. Most chunks have eight to ten lines.
+pub(super) const CLASSES: usize = 14;
 
 /// The class of a size that was rounded to one, if it is kept.
 #[inline]
 pub(super) fn class_of_rounded(size: usize) -> Option<usize> {
     match size.div_ceil(ALIGN) {
         lines @ 1..=8 => Some(lines - 1),
-        lines @ 9..=64 => Some(lines.trailing_zeros() as usize + 4),
+        lines @ 9..=16 => Some(lines.div_ceil(2) + 3),
+        lines @ 17..=64 => Some(lines.trailing_zeros() as usize + 7),
         _ => None,
     }
 }
@@ -56,7 +58,11 @@ pub(super) fn class_of_rounded(size: usize) -> Option<usize> {
 /// The size of a class's blocks.
 #[inline]
 pub(super) const fn size_of_class(class: usize) -> usize {
-    if class < 8 { (class + 1) * ALIGN } else { ALIGN << (class - 4) }
+    match class {
+        0..8 => (class + 1) * ALIGN,
+        8..12 => 2 * (class - 3) * ALIGN,
+        _ => ALIGN << (class - 7),
+    }
 }
 
 /// The class a size falls in and the class's size; `None` for sizes that are not kept.
@@ -65,9 +71,10 @@ pub(super) fn class_of(size: usize) -> Option<(usize, usize)> {
     let lines = size.div_ceil(ALIGN).max(1);
     match lines {
         1..=8 => Some((lines - 1, lines * ALIGN)),
-        9..=64 => {
+        9..=16 => Some((lines.div_ceil(2) + 3, lines.next_multiple_of(2) * ALIGN)),
+        17..=64 => {
             let lines = lines.next_power_of_two();
-            Some((lines.trailing_zeros() as usize + 4, lines * ALIGN))
+            Some((lines.trailing_zeros() as usize + 7, lines * ALIGN))
         }
         _ => None,
     }

@@ -36,9 +36,14 @@ impl List {
     }
 
     /// Puts all of `other` in front.
+    #[inline]
     pub(super) fn splice(&mut self, other: &mut Self) {
+        // Most are empty.
+        if other.count == 0 {
+            return;
+        }
         let taken = core::mem::replace(other, Self::EMPTY);
-        let Some(last) = NonNull::new(taken.last).filter(|_| taken.count > 0) else { return };
+        let Some(last) = NonNull::new(taken.last) else { return };
         if self.first.is_null() {
             self.last = taken.last;
         }

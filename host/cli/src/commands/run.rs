@@ -1,9 +1,9 @@
 //! `heddle run`: a program in a machine of its own, as if it ran here.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +11,7 @@ use heddle_abi::boot::{CPUS_MAX, USER_KEYS};
 use heddle_abi::control::{Ending, OutOfMemory};
 use heddle_image::Image;
 use rustix::io::Errno;
+use rustix::process::Signal;
 
 use crate::exchange::Exchange;
 use crate::guest::share::Share;
@@ -149,7 +150,10 @@ pub fn execute(options: &RunOptions) -> Result<u8> {
         return detach(options);
     }
     let program = options.program.first().context("no program")?;
-    let image = match image::prepare(&options.image, program) {
+    let variables = environment(&settings(options)?, None)?;
+    let library_path = variables.iter().find_map(|variable| variable.strip_prefix(b"LD_LIBRARY_PATH="));
+    let library_path = OsStr::from_bytes(library_path.unwrap_or_default());
+    let image = match image::prepare(&options.image, program, library_path) {
         Ok(image) => image,
         Err(error) => {
             crate::say!("{error}");
@@ -294,6 +298,10 @@ fn run(options: &RunOptions, image: &Image, machine: Option<Owned>, ready: Optio
             _ => crash::stuck(&log.text()),
         }
     })?;
+    let sees_nothing = !options.here && options.share.is_empty() && options.image.root.is_none();
+    if status != 0 && sees_nothing && matches!(report.end, End::Program(_)) {
+        say_left_out(&options.program);
+    }
     if let Some(owned) = machine.borrow_mut().as_mut() {
         owned.set(Stage::Stopped, Some(status))?;
     }
@@ -372,6 +380,31 @@ fn say_killed(killed: &[OutOfMemory]) {
     }
 }
 
+/// A shell's words for a program that this signal has ended, if it means a fault of the program.
+fn crash_of(signal: u32) -> Option<&'static str> {
+    Some(match Signal::from_named_raw(signal.cast_signed())? {
+        Signal::ILL => "illegal instruction",
+        Signal::TRAP => "trace or breakpoint trap",
+        Signal::ABORT => "aborted",
+        Signal::BUS => "bus error",
+        Signal::FPE => "floating point exception",
+        Signal::SEGV => "segmentation fault",
+        Signal::SYS => "bad system call",
+        _ => return None,
+    })
+}
+
+/// Says which argument of a program that failed is a file of this host that the program did not see.
+fn say_left_out(program: &[OsString]) {
+    let is_left_out = |argument: &&OsString| {
+        let path = Path::new(argument);
+        path.is_relative() && path.exists() && !argument.as_bytes().starts_with(b"-")
+    };
+    if let Some(argument) = program.iter().skip(1).find(is_left_out) {
+        crate::say!("{} is in this folder, which programs in the guest see with --here", argument.display());
+    }
+}
+
 /// Reports how the machine ended, and turns that into a status.
 fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash) -> Result<u8> {
     say_killed(&report.killed);
@@ -381,11 +414,21 @@ fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash)
     let small = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
     Ok(match &report.end {
         End::Program(Ending::Exited(status)) => small(*status),
-        End::Program(Ending::Signaled(signal)) => STATUS_SIGNAL_BASE.saturating_add(small(*signal)),
+        End::Program(Ending::Signaled(signal)) => {
+            if let Some(crash) = crash_of(*signal) {
+                crate::say!("{}: {crash}", program.display());
+            }
+            STATUS_SIGNAL_BASE.saturating_add(small(*signal))
+        }
         End::Program(Ending::NotStarted(errno)) => {
             let errno = Errno::from_raw_os_error(errno.cast_signed());
             crate::say!("{}: {}", program.display(), std::io::Error::from(errno));
             if errno == Errno::NOENT { STATUS_NOT_FOUND } else { STATUS_NOT_EXECUTABLE }
+        }
+        End::Program(Ending::NoDirectory(errno)) => {
+            let error = std::io::Error::from_raw_os_error(errno.cast_signed());
+            crate::say!("the working directory in the guest (-w): {error}");
+            STATUS_TOOL_FAILED
         }
         End::Interrupted(signal) => STATUS_SIGNAL_BASE.saturating_add(small(signal.as_raw().cast_unsigned())),
         End::Machine(_) | End::Stuck => {

@@ -131,8 +131,9 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
             }
         }
     }
-    let engines = [(Part::Engines, "podman", true), (Part::Engines, "containerd", true)];
-    for (part, script, is_long) in [(Part::Machines, "machines", false)].into_iter().chain(engines) {
+    let engines = ["podman", "rootless", "containerd"].map(|script| (Part::Engines, script, true));
+    let quick = [(Part::Front, "setup", false), (Part::Machines, "machines", false)];
+    for (part, script, is_long) in quick.into_iter().chain(engines) {
         if options.has(part) && (options.long || !is_long || !options.only.is_empty()) {
             tool::test(&repository, script, options.filter.as_deref(), &mut tally);
         }

@@ -327,6 +327,9 @@ pub fn exit_status(ending: Ending, program: &str) -> Result<u8> {
     match ending {
         Ending::Exited(status) => Ok(small(status)),
         Ending::Signaled(signal) => Ok(crate::STATUS_SIGNAL_BASE.saturating_add(small(signal))),
+        Ending::NoDirectory(errno) => {
+            bail!("the working directory (-w): {}", io::Error::from_raw_os_error(errno.cast_signed()))
+        }
         Ending::NotStarted(errno) => {
             let errno = Errno::from_raw_os_error(errno.cast_signed());
             if errno == Errno::NOSYS {

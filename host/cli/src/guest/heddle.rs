@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::boot::{
-    KEY_CLEAR_CPUID, KEY_IMAGE, KEY_ISOLATION, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC, LARGE_IMAGE_OFFSET,
+    KEY_CLEAR_CPUID, KEY_IMAGE, KEY_ISOLATION, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC, LOW_MEMORY_END,
 };
 use heddle_image::Image;
 
@@ -19,8 +19,6 @@ use crate::{paths, tsc};
 
 const KERNEL: &str = "target/x86_64-unknown-none/release/heddle-kernel";
 const KERNEL_CHECKING: &str = "target/x86_64-unknown-none/checking/heddle-kernel";
-/// Memory below this address is contiguous; the machine has devices from here to [`HIGH_MEMORY`].
-const LOW_MEMORY_END: u64 = LARGE_IMAGE_OFFSET;
 /// Start of the memory that did not fit below [`LOW_MEMORY_END`].
 const HIGH_MEMORY: u64 = 4 << 30;
 /// Less than this the kernel and its smallest program do not fit in.
@@ -33,7 +31,7 @@ const MEMORY_UNIT_BYTES: u64 = 8192;
 /// # Errors
 /// If this tool is neither installed nor inside its repository.
 pub fn kernel(checking: bool) -> Result<PathBuf> {
-    match paths::installation() {
+    match paths::data() {
         Some(folder) if !checking => Ok(folder.join(paths::KERNEL)),
         Some(_) => bail!("--checking needs a clone of Heddle: the checking kernel is built there"),
         None => Ok(paths::repository()?.join(if checking { KERNEL_CHECKING } else { KERNEL })),
@@ -67,7 +65,7 @@ fn lay_out(offset: u64, length: u64, memory_bytes: u64) -> Result<(u64, u64)> {
         bail!("the root image would lie across the hole in the machine's memory at 3 GiB");
     };
     // The range below the image serves as memory too.
-    Ok((address, end + memory_bytes.saturating_sub(offset)))
+    Ok((address, (end + memory_bytes.saturating_sub(offset)).next_multiple_of(MEMORY_UNIT_BYTES)))
 }
 
 /// The features to leave off, the host's and the user's, and the user's arguments without theirs: the kernel looks at
@@ -92,7 +90,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     if choices.memory_bytes < MEMORY_MIN_BYTES {
         bail!("--memory: Heddle needs {} MiB at least", MEMORY_MIN_BYTES.div_ceil(MIB));
     }
-    let (address, size_bytes) = lay_out(image.offset, image.length, choices.memory_bytes)?;
+    let (address, size_bytes) = lay_out(image.start(), image.whole_length(), choices.memory_bytes)?;
     let file_bytes = image.file().metadata().context("the root image's file")?.len();
     if size_bytes > file_bytes {
         bail!("--memory: {} MiB is more than a machine can have", choices.memory_bytes / MIB);
@@ -100,7 +98,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock")?.as_nanos();
     let memory = choices.memory_bytes;
     let mut command_line =
-        format!("{KEY_IMAGE}={address:#x},{:#x} {KEY_MEMORY}={memory} {KEY_NOW}={now}", image.length);
+        format!("{KEY_IMAGE}={address:#x},{:#x} {KEY_MEMORY}={memory} {KEY_NOW}={now}", image.whole_length());
     let hertz = match choices.clock {
         Clock::Host => tsc::frequency_hz(&paths::cache()?)?,
         Clock::Instructions => Some(INSTRUCTIONS_PER_SECOND),
@@ -134,8 +132,12 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         kernel,
         command_line,
         initramfs: None,
-        memory: Memory::File { path: image.path.clone(), size_bytes },
-        root: None,
+        memory: Memory::File {
+            path: image.path.clone(),
+            size_bytes,
+            loaded: image.layer.as_ref().map(|layer| (layer.path.clone(), address)),
+        },
+        root: Vec::new(),
         processors: choices.processors,
         acpi: false,
         serial_log: false,
@@ -152,6 +154,8 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
 
 #[cfg(test)]
 mod tests {
+    use heddle_abi::boot::{LARGE_IMAGE_OFFSET, LAYER_BYTES_MAX};
+
     use super::*;
 
     const IMAGE_OFFSET: u64 = 64 * MIB;
@@ -163,6 +167,12 @@ mod tests {
         assert_eq!(size, 64 * MIB + 100 * MIB + MEMORY_UNIT_BYTES + 192 * MIB);
         let (_, size) = lay_out(IMAGE_OFFSET, MIB, 16 * MIB).unwrap();
         assert_eq!(size, 65 * MIB, "memory that fits below the image needs no more after it");
+        // An image may start at any page, because its layer does.
+        for start in [IMAGE_OFFSET - 4096, IMAGE_OFFSET - 91 * 4096] {
+            let (address, size) = lay_out(start, 100 * MIB, 256 * MIB).unwrap();
+            assert_eq!((address, size % MEMORY_UNIT_BYTES), (start, 0));
+            assert!(size >= 356 * MIB);
+        }
     }
 
     #[test]
@@ -177,6 +187,9 @@ mod tests {
     fn a_large_image_goes_above_the_hole() {
         assert!(lay_out(IMAGE_OFFSET, 3 << 30, 256 * MIB).is_err());
         let (address, size) = lay_out(LOW_MEMORY_END, 4 << 30, 256 * MIB).unwrap();
+        assert_eq!((address, size), (HIGH_MEMORY, 7 << 30));
+        // There is room for a layer before it, above the hole too.
+        let (address, size) = lay_out(LARGE_IMAGE_OFFSET - LAYER_BYTES_MAX, 4 << 30, 256 * MIB).unwrap();
         assert_eq!((address, size), (HIGH_MEMORY, 7 << 30));
     }
 }

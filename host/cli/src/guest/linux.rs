@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
+use heddle_abi::boot::{KEY_LOWER, LOWER_DRIVE, ROOT_DRIVE};
 use heddle_image::Image;
 
 use super::cpio::Archive;
@@ -66,7 +67,11 @@ const MODULE_FOLDERS: [&str; 15] = [
     "*/kernel/drivers/net/net_failover.ko*",
     "*/kernel/net/core/failover.ko*",
 ];
-const INIT: &str = "target/linux-guest/x86_64-unknown-linux-gnu/release/heddle-linux-init";
+#[path = "../../init_recipe.rs"]
+mod recipe;
+
+/// Cargo's folder for the first process.
+const INIT_TARGET: &str = "target/linux-guest";
 const INIT_SOURCES: [&str; 4] = ["host/linux-init", "host/streams", "abi", "Cargo.lock"];
 /// Less than this Debian's kernel does not boot in.
 const MEMORY_MIN_BYTES: u64 = 96 * MIB;
@@ -112,6 +117,9 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     if let Some(network) = choices.network.kernel_argument()? {
         write!(command_line, " {network}")?;
     }
+    if image.layer.is_some() {
+        write!(command_line, " {KEY_LOWER}=1")?;
+    }
     if !choices.kernel_arguments.is_empty() {
         write!(command_line, " {}", choices.kernel_arguments)?;
     }
@@ -120,11 +128,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         command_line,
         initramfs: Some(initramfs),
         memory: Memory::Plain { size_bytes: choices.memory_bytes },
-        root: Some(RootDisk {
-            path: image.path.clone(),
-            offset_bytes: image.offset,
-            length_bytes: image.length,
-        }),
+        root: drives(image),
         processors: choices.processors,
         acpi: true,
         serial_log: true,
@@ -137,6 +141,23 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         watches_shares: false,
         network: choices.network.clone(),
     })
+}
+
+/// The image on drives: its layer, if it has one, on one of its own.
+fn drives(image: &Image) -> Vec<RootDisk> {
+    let drive = |path: &Path, offset_bytes, length_bytes, serial| RootDisk {
+        path: path.to_owned(),
+        offset_bytes,
+        length_bytes,
+        serial,
+    };
+    match &image.layer {
+        Some(layer) => vec![
+            drive(&layer.path, 0, layer.length, ROOT_DRIVE),
+            drive(&image.path, image.offset, image.length, LOWER_DRIVE),
+        ],
+        None => vec![drive(&image.path, image.offset, image.length, ROOT_DRIVE)],
+    }
 }
 
 /// The folder with a kernel and its modules: the newest of the cache, or else fetched.
@@ -309,20 +330,31 @@ fn run(command: &mut Command) -> Result<()> {
 /// # Errors
 /// If it cannot be built.
 pub fn init() -> Result<PathBuf> {
-    if let Some(folder) = paths::installation() {
+    if let Some(folder) = paths::data() {
         return Ok(folder.join(paths::LINUX_INIT));
     }
     let repository = paths::repository()?;
-    let init = repository.join(INIT);
-    let built = std::fs::metadata(&init).and_then(|metadata| metadata.modified()).ok();
+    if !is_init_current(&repository)? {
+        let _lock = Lock::exclusive(&repository.join("target/linux-guest.lock"))?;
+        // The previous holder of the lock may have built it. Another time of its file would make other roots of it.
+        if !is_init_current(&repository)? {
+            build_init(&repository)?;
+        }
+    }
+    Ok(init_path(&repository))
+}
+
+fn init_path(repository: &Path) -> PathBuf {
+    repository.join(INIT_TARGET).join(recipe::INIT_PROGRAM)
+}
+
+fn is_init_current(repository: &Path) -> Result<bool> {
+    let built = std::fs::metadata(init_path(repository)).and_then(|metadata| metadata.modified()).ok();
     let mut changed = SystemTime::UNIX_EPOCH;
     for source in INIT_SOURCES {
         changed = changed.max(newest_change(&repository.join(source))?);
     }
-    if built.is_none_or(|built| built <= changed) {
-        build_init(&repository)?;
-    }
-    Ok(init)
+    Ok(built.is_some_and(|built| built > changed))
 }
 
 fn newest_change(path: &Path) -> Result<SystemTime> {
@@ -337,12 +369,9 @@ fn newest_change(path: &Path) -> Result<SystemTime> {
 }
 
 fn build_init(repository: &Path) -> Result<()> {
-    let _lock = Lock::exclusive(&repository.join("target/linux-guest.lock"))?;
     let status = Command::new("cargo")
-        .args(["build", "--quiet", "--release", "--locked", "--package", "heddle-linux-init"])
-        .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/linux-guest"])
-        .args(["--config", "target.x86_64-unknown-linux-gnu.rustflags=['-Ctarget-feature=+crt-static']"])
-        .args(["--config", "profile.release.strip=true", "--config", "profile.release.debug=false"])
+        .args(recipe::INIT_ARGUMENTS)
+        .args(["--locked", "--target-dir", INIT_TARGET])
         .current_dir(repository)
         .stdout(Stdio::null())
         .status()
@@ -351,7 +380,7 @@ fn build_init(repository: &Path) -> Result<()> {
         bail!("cargo could not build the Linux guest's first process");
     }
     // Cargo leaves a file alone that would not change, and the next run would build again.
-    File::options().append(true).open(repository.join(INIT))?.set_modified(SystemTime::now())?;
+    File::options().append(true).open(init_path(repository))?.set_modified(SystemTime::now())?;
     Ok(())
 }
 

@@ -23,10 +23,12 @@ pub enum Memory {
         path: PathBuf,
         /// How much.
         size_bytes: u64,
+        /// A file that is read into it at the start, and the address where it goes.
+        loaded: Option<(PathBuf, u64)>,
     },
 }
 
-/// A root image on a drive, for a kernel that cannot read it in memory.
+/// A root image, or a part of one, on a drive, for a kernel that cannot read it in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootDisk {
     /// The file that holds the image.
@@ -35,6 +37,8 @@ pub struct RootDisk {
     pub offset_bytes: u64,
     /// How long it is.
     pub length_bytes: u64,
+    /// The drive's serial number, by which the guest finds it.
+    pub serial: &'static str,
 }
 
 /// The guest's source of time.
@@ -60,8 +64,8 @@ pub struct Configuration {
     pub initramfs: Option<PathBuf>,
     /// Memory.
     pub memory: Memory,
-    /// The root image as a read-only drive.
-    pub root: Option<RootDisk>,
+    /// The root image as read-only drives.
+    pub root: Vec<RootDisk>,
     /// How many processors.
     pub processors: u32,
     /// Whether devices are described by ACPI tables; the kernel has to know their addresses otherwise.
@@ -148,13 +152,17 @@ pub fn arguments(configuration: &Configuration, sockets: &[i32], log: i32) -> Ve
     let mut machine = format!("microvm,acpi={acpi},rtc=on");
     match &configuration.memory {
         Memory::Plain { size_bytes } => arguments.pair("-m", format!("{size_bytes}B")),
-        Memory::File { path, size_bytes } => {
+        Memory::File { path, size_bytes, loaded } => {
             machine.push_str(",memory-backend=memory");
             arguments.pair("-m", format!("{size_bytes}B"));
             let object = QemuOption::new("memory-backend-file,id=memory,share=off")
                 .plain(&format!("size={size_bytes}B"))
                 .path("mem-path", path);
             arguments.pair("-object", object.0);
+            if let Some((path, address)) = loaded {
+                let loader = QemuOption::new("loader,force-raw=on").plain(&format!("addr={address:#x}"));
+                arguments.pair("-device", loader.path("file", path).0);
+            }
         }
     }
     arguments.pair("-M", machine);
@@ -197,14 +205,15 @@ fn devices(arguments: &mut QemuArguments, configuration: &Configuration, sockets
     } else {
         arguments.pair("-device", format!("isa-debugcon,iobase={DEBUG_CONSOLE_PORT:#x},chardev=log"));
     }
-    if let Some(root) = &configuration.root {
-        let node = QemuOption::new("driver=raw,node-name=root,read-only=on")
+    for root in &configuration.root {
+        let serial = root.serial;
+        let node = QemuOption::new(format!("driver=raw,node-name={serial},read-only=on"))
             .plain(&format!("offset={}", root.offset_bytes))
             .plain(&format!("size={}", root.length_bytes))
             .plain("file.driver=file,file.locking=off")
             .path("file.filename", &root.path);
         arguments.pair("-blockdev", node.0);
-        arguments.pair("-device", "virtio-blk-device,drive=root");
+        arguments.pair("-device", format!("virtio-blk-device,drive={serial},serial={serial}"));
     }
     if !configuration.shares.is_empty() {
         arguments.pair("-object", format!("main-loop,id=main-loop,thread-pool-min={HOST_THREADS}"));
@@ -255,8 +264,12 @@ mod tests {
             kernel: "k,1".into(),
             command_line: String::from("a,b"),
             initramfs: None,
-            memory: Memory::File { path: "a,b/c".into(), size_bytes: 1 << 20 },
-            root: Some(RootDisk { path: "d,e".into(), offset_bytes: 512, length_bytes: 1024 }),
+            memory: Memory::File {
+                path: "a,b/c".into(),
+                size_bytes: 1 << 20,
+                loaded: Some(("l,m".into(), 0x3f0_0000)),
+            },
+            root: vec![RootDisk { path: "d,e".into(), offset_bytes: 512, length_bytes: 1024, serial: "s" }],
             processors: 2,
             acpi: false,
             serial_log: false,
@@ -272,6 +285,8 @@ mod tests {
         let arguments = arguments(&configuration, &[10, 11, 12, 13, 14, 15], 9);
         let has = |text: &str| arguments.iter().any(|argument| argument == text);
         assert!(has("memory-backend-file,id=memory,share=off,size=1048576B,mem-path=a,,b/c"));
+        assert!(has("loader,force-raw=on,addr=0x3f00000,file=l,,m"));
+        assert!(has("virtio-blk-device,drive=s,serial=s"));
         assert!(has("virtio-9p-device,fsdev=folder0,mount_tag=share0"));
         assert!(has("main-loop,id=main-loop,thread-pool-min=64"));
         assert!(has("local,id=folder0,security_model=none,multidevs=remap,readonly=on,path=/h,,i"));

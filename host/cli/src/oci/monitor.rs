@@ -143,7 +143,7 @@ fn run_machine(
         End::Program(Ending::Exited(status)) => small(*status),
         End::Program(Ending::Signaled(signal)) => STATUS_SIGNAL_BASE.saturating_add(small(*signal)),
         End::Interrupted(signal) => STATUS_SIGNAL_BASE.saturating_add(small(signal.as_raw().cast_unsigned())),
-        End::Program(Ending::NotStarted(_)) => STATUS_TOOL_FAILED,
+        End::Program(Ending::NotStarted(_) | Ending::NoDirectory(_)) => STATUS_TOOL_FAILED,
         End::Machine(status) => {
             let symbols = guest::symbols(bundle.kernel, false).ok().flatten();
             let crash = crash::explain(*status, &errors, &log.text(), symbols.as_deref());

@@ -12,6 +12,9 @@ use crate::paths;
 /// The program in the root.
 pub const INIT: &str = "/init";
 
+/// Names of the folders that images are made of start like this; so do those of processes that were ended meanwhile.
+pub const FOLDER: &str = "container-root";
+
 /// The image, which is made once for each version of the program.
 ///
 /// # Errors
@@ -19,7 +22,7 @@ pub const INIT: &str = "/init";
 pub fn image() -> Result<Image> {
     let init = linux::init()?;
     let metadata = fs::metadata(&init).with_context(|| init.display().to_string())?;
-    let name = format!("container-root-{:x}-{:x}", metadata.mtime(), metadata.len());
+    let name = format!("{FOLDER}-{:x}-{:x}", metadata.mtime(), metadata.len());
     let folder = paths::cache()?.join(name);
     if !folder.exists() {
         // Made beside and renamed, so that the folder is there as a whole or not at all.

@@ -8,7 +8,8 @@ use super::{Tally, Verdict, panic};
 
 fn heddle(repository: &Path, arguments: &[&str]) -> Result<Output, String> {
     let mut command = Command::new(repository.join("heddle"));
-    run(command.args(arguments), b"", RUN_TIMEOUT).map_err(|error| format!("{error:#}"))
+    run(command.args(arguments).current_dir(repository), b"", RUN_TIMEOUT)
+        .map_err(|error| format!("{error:#}"))
 }
 
 fn first_command(repository: &Path) -> Result<(), String> {
@@ -55,7 +56,7 @@ pub fn test(repository: &Path, tally: &mut Tally) {
         return;
     }
     let [empty_name, text_name, foreign_name] = [&empty, &text, &foreign].map(|path| path.to_string_lossy());
-    let cases: [(&str, &[&str], i32, &str); 17] = [
+    let cases: [(&str, &[&str], i32, &str); 21] = [
         ("unknown option", &["run", "--nonsense", "true"], 125, "--nonsense"),
         ("no program", &["run"], 125, "PROGRAM"),
         ("not found", &["run", "no-such-program"], 127, "no-such-program"),
@@ -77,6 +78,15 @@ pub fn test(repository: &Path, tally: &mut Tally) {
         ("checking build of Linux", &["run", "--kernel", "linux", "--checking", "true"], 125, "--checking"),
         ("unknown network", &["run", "--net", "nonsense", "true"], 125, "tap=NAME"),
         ("published port without a network", &["run", "--net", "none", "-p", "1:1", "true"], 125, "-p"),
+        ("a crash", &["run", "sh", "-c", "kill -SEGV $$"], 139, "sh: segmentation fault"),
+        ("a file that stays here", &["run", "cat", "heddle"], 1, "--here"),
+        ("no such working directory", &["run", "-w", "/nonexistent", "true"], 125, "working directory"),
+        (
+            "no such working directory on Linux",
+            &["run", "--kernel", "linux", "-w", "/etc/passwd", "true"],
+            125,
+            "working directory",
+        ),
         ("share without an absolute path", &["run", "--share", "/tmp:tmp", "true"], 125, "absolute"),
     ];
     for (name, arguments, status, words) in cases {

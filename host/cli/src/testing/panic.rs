@@ -16,7 +16,7 @@ const NOWHERE: &str = "0x2000000";
 fn panic() -> Result<crash::Crash> {
     let image = Cache::of_user()?.image(&ImageRequest::new("true"), &mut |_| {})?;
     let mut configuration = guest::configure(&Choices::new(Kernel::Heddle), &image)?;
-    let told = format!("{KEY_IMAGE}={:#x}", image.offset);
+    let told = format!("{KEY_IMAGE}={:#x}", image.start());
     if !configuration.command_line.contains(&told) {
         bail!("the command line says nothing of the image: {}", configuration.command_line);
     }

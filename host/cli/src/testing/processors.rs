@@ -172,6 +172,10 @@ fn machines(is_long: bool) -> Vec<(String, Option<&'static str>)> {
     machines
 }
 
+/// Machines that QEMU does not run: its emulator refuses OSXSAVE in CR4, without end, where a model has XSAVE and
+/// nothing of CPUID's leaf 0xd, 1. Linux stands still at that place too.
+const NOT_RUN: [&str; 1] = ["Haswell,-xsaveopt"];
+
 /// Runs these tests.
 ///
 /// # Errors
@@ -198,6 +202,13 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
     let tests = of(&CORE);
     for (cpu, absent) in machines(is_long) {
         let name = format!("processors/{cpu}");
+        if NOT_RUN.contains(&cpu.as_str()) {
+            if is_chosen(&name) {
+                let reason = "QEMU's emulator refuses OSXSAVE without any extension of XSAVE";
+                tally.record(&name, &Verdict::Skipped(reason.to_owned()));
+            }
+            continue;
+        }
         if is_chosen(&name) {
             let options = ["--cpu", &cpu];
             tally.record(&name, &application(&options, &expected, absent).into());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::process::run;
 use super::{Tally, Verdict};
+use crate::guest::linux;
 
 /// How long a script may take.
 const TIMEOUT: Duration = Duration::from_secs(900);
@@ -19,6 +20,10 @@ pub fn test(repository: &Path, script: &str, filter: Option<&str>, tally: &mut T
         tally.record(script, &Verdict::Failed(String::from("the tool's own file is not known")));
         return;
     };
+    // The guest's first process is built on demand: before deadlines run.
+    if let Err(error) = linux::init() {
+        return tally.record(script, &Verdict::Failed(format!("{error:#}")));
+    }
     command.env("HEDDLE", tool).env("FILTER", filter.unwrap_or_default());
     let output = match run(&mut command, b"", TIMEOUT) {
         Ok(output) => output,

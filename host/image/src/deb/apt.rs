@@ -1,16 +1,22 @@
 //! Asking apt which packages are needed and to fetch them: with the host's configuration and keys, but as if nothing
 //! were installed, and with all that apt writes in a directory of the user's.
 
-use std::fs::{self, File};
+use std::fs::{self, File, FileTimes};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::SystemTime;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
+use crate::assemble::TOOLS;
 use crate::{Architecture, Error, Progress};
 
 /// Where apt keeps the archive's package lists.
 const LISTS: &str = "/var/lib/apt/lists";
+
+/// How often it is shown how far apt has come.
+const SHOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The options of the host's configuration that decide which packages there are.
 const CONFIGURATION: [&str; 4] =
@@ -61,6 +67,7 @@ impl Apt {
         let mut wanted: Vec<&str> = names.iter().map(String::as_str).collect();
         if base {
             wanted.push("?essential");
+            wanted.extend(TOOLS);
         }
         let own = newest_list(&self.directory.join("lists"));
         let host = newest_list(Path::new(LISTS));
@@ -84,7 +91,7 @@ impl Apt {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<PathBuf>, Error> {
         // Seen from a directory without packages, all of them have to be fetched, and so all are listed.
-        let listing = self.run("none", own_lists, &["--print-uris", "install"], wanted);
+        let listing = self.run("none", own_lists, &["--print-uris", "install"], wanted, &mut || ());
         let listing = listing.map_err(Error::UnknownPackage)?;
         let listed = listing.lines().filter_map(|line| {
             let mut fields = line.rsplitn(4, ' ');
@@ -92,35 +99,48 @@ impl Apt {
             Some((self.directory.join("archives").join(file), size.parse::<u64>().ok()?))
         });
         let listed: Vec<(PathBuf, u64)> = listed.collect();
-        let missing =
-            listed.iter().filter(|(path, size)| fs::metadata(path).map_or(0, |file| file.len()) != *size);
-        let (packages, bytes) = missing.fold((0, 0), |(count, sum), (_, size)| (count + 1, sum + size));
+        let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
+        let missing: Vec<_> = listed.iter().filter(|(path, size)| length(path) != *size).collect();
+        let (packages, total) = (missing.len(), missing.iter().map(|(_, size)| size).sum());
         if packages > 0 {
-            progress(Progress::Fetching { packages, bytes });
-            self.run("archives", own_lists, &["--download-only", "install"], wanted).map_err(Error::Fetch)?;
+            let partial = self.directory.join("archives/partial");
+            let mut show = || {
+                let here = |path: &Path| {
+                    let coming = path.file_name().map_or(0, |name| length(&partial.join(name)));
+                    length(path).max(coming)
+                };
+                let done: u64 = missing.iter().map(|(path, size)| here(path).min(*size)).sum();
+                progress(Progress::Fetching { packages, done, total });
+            };
+            show();
+            let action = ["--download-only", "install"];
+            self.run("archives", own_lists, &action, wanted, &mut show).map_err(Error::Fetch)?;
         }
         for (path, _) in &listed {
-            if !path.is_file() {
-                return Err(Error::Fetch(format!("apt left no {}", path.display())));
+            // The cache forgets what was not used for long; a file of another user keeps its time.
+            match File::open(path) {
+                Ok(file) => drop(file.set_times(FileTimes::new().set_accessed(SystemTime::now()))),
+                Err(_) => return Err(Error::Fetch(format!("apt left no {}", path.display()))),
             }
         }
         Ok(listed.into_iter().map(|(path, _)| path).collect())
     }
 
     fn update(&self, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
-        progress(Progress::UpdatingLists);
         // By itself apt counts an archive that can't be reached as one that has nothing new.
         let action = ["update", "-o", "APT::Update::Error-Mode=any"];
-        self.run("archives", true, &action, &[]).map(drop).map_err(Error::Fetch)
+        let mut show = || progress(Progress::UpdatingLists);
+        self.run("archives", true, &action, &[], &mut show).map(drop).map_err(Error::Fetch)
     }
 
-    /// Runs `apt-get` and returns its output, or its complaint.
+    /// Runs `apt-get` and returns its output, or its complaint; calls `show` now and then meanwhile.
     fn run(
         &self,
         archives: &str,
         own_lists: bool,
         action: &[&str],
         wanted: &[&str],
+        show: &mut dyn FnMut(),
     ) -> Result<String, String> {
         let directory = &self.directory;
         let mut command = Command::new("apt-get");
@@ -144,11 +164,25 @@ impl Apt {
         // A user's cache is closed to the account that apt would change to.
         option("APT::Sandbox::User", "");
         command.args(action).arg("--").args(wanted);
-        match command.output() {
+        match output_of(command, show) {
             Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             Ok(output) => Err(complaint(&String::from_utf8_lossy(&output.stderr))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err("there is no apt-get".to_owned()),
             Err(error) => Err(format!("apt-get: {error}")),
+        }
+    }
+}
+
+/// Runs a command to its end and returns what it wrote.
+fn output_of(mut command: Command, show: &mut dyn FnMut()) -> io::Result<Output> {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    loop {
+        match receiver.recv_timeout(SHOW_INTERVAL) {
+            Ok(output) => return output,
+            Err(mpsc::RecvTimeoutError::Timeout) => show(),
+            Err(error) => return Err(io::Error::other(error)),
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
@@ -38,9 +38,7 @@ pub struct Guest {
 
 impl Guest {
     pub fn open(image: &Image) -> Self {
-        let mut bytes = vec![0; image.length as usize];
-        image.file().read_exact_at(&mut bytes, image.offset).unwrap();
-        let guest = Guest { bytes };
+        let guest = Guest { bytes: image.read().unwrap() };
         guest.image();
         guest
     }

@@ -7,9 +7,11 @@
 //!
 //! There are never more calls under way than the ring has room for results, so it cannot overflow. A program may
 //! cancel a call; the end of the process and `execve` cancel all and wait for them, and nothing of them is inherited by
-//! a fork. Once a call's result is in the ring the kernel touches none of its memory.
+//! a fork. The thread that made a call pays for its time ([`charge`]). Once a call's result is in the ring the kernel
+//! touches none of its memory.
 
 mod capable;
+pub mod charge;
 pub mod request;
 pub mod ring;
 

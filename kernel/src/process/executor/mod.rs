@@ -31,7 +31,7 @@ use self::delivery::{BySoftware, Delivery};
 pub use self::delivery::{enter_handler, is_unmasked, mask, unmask};
 pub use self::turns::{may_enter, turn_ends};
 
-pub(super) use self::turns::{charge, turn_starts};
+pub(super) use self::turns::{charge, group_pays_for_call, turn_starts};
 
 /// No level of its own, and no boost.
 const LEVEL_NONE: u8 = 64;

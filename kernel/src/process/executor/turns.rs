@@ -79,6 +79,19 @@ pub(in crate::process) fn charge(thread: &Thread, now_ns: u64) -> bool {
     is_waiting
 }
 
+/// A call of an executor thread that goes on by itself has used so much time. Whether its group pays for it.
+#[inline(never)]
+pub(in crate::process) fn group_pays_for_call(thread: &Thread, ran_ns: u64) -> bool {
+    let executor = thread.executor().get();
+    let membership = executor.as_ref().and_then(|executor| executor.membership.as_ref());
+    let payer = membership.filter(|membership| !matches!(membership.level(), BEHIND | APART));
+    let pays = payer.filter(|_| thread.look_at_entity(|entity| entity.is_ordinary()));
+    if let Some(membership) = pays {
+        let _ = membership.charge(ran_ns);
+    }
+    pays.is_some()
+}
+
 /// Whether the thread, an executor that is about to enter its program, has the turn of its user's executors. If not, it
 /// gives way.
 #[inline]

@@ -94,6 +94,8 @@ pub(super) struct ThreadAccounting {
     /// Time on a CPU, and the part of it in the kernel.
     meter: Meter,
     system_ns: AtomicU64,
+    /// Time of calls that went on by themselves.
+    calls_ns: AtomicU64,
     /// The most time in user mode that anybody was told.
     user_seen_ns: AtomicU64,
 }
@@ -114,6 +116,11 @@ impl Thread {
     pub fn end_meter(&self, now_ns: u64) {
         self.accounting.meter.end(now_ns);
         usage::thread_ends(now_ns);
+    }
+
+    /// A call of the thread that goes on by itself has used so much time.
+    pub(super) fn count_call_ns(&self, ran_ns: u64) {
+        self.accounting.calls_ns.fetch_add(ran_ns, Ordering::Relaxed);
     }
 
     /// The thread gives the CPU up, because it waits or though it has more to do.
@@ -179,10 +186,10 @@ impl Thread {
     #[must_use]
     pub fn cpu_times(&self) -> (u64, u64) {
         let own = &self.accounting;
-        let total = own.meter.used_ns();
+        let (total, calls) = (own.meter.used_ns(), own.calls_ns.load(Ordering::Relaxed));
         let system = own.system_ns.load(Ordering::Relaxed).min(total);
         // The kernel's part is an estimate that grows in steps, but no clock goes back.
         let user = own.user_seen_ns.fetch_max(total - system, Ordering::Relaxed).max(total - system);
-        (user, total.saturating_sub(user))
+        (user, total.saturating_sub(user) + calls)
     }
 }

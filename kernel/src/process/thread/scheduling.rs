@@ -191,6 +191,15 @@ impl Thread {
         })
     }
 
+    /// A call of the thread that goes on by itself has used so much time: the thread, or the group that pays for its
+    /// turns, has so much less.
+    pub fn pays_for_call(&self, ran_ns: u64) {
+        self.count_call_ns(ran_ns);
+        if !(self.scheduling.executor.is_executor() && executor::group_pays_for_call(self, ran_ns)) {
+            self.look_at_entity(|entity| entity.charge_aside(ran_ns));
+        }
+    }
+
     /// When the time slice ends, or the thread has to look at its processor time.
     pub fn until_ns(&self) -> u64 {
         self.scheduling.until_ns.load(Ordering::Relaxed)

@@ -9,6 +9,7 @@ use heddle_kernel_core::aio::{
 
 use crate::call::CallFuture;
 use crate::call::asynchronous::AsyncRequest;
+use crate::call::asynchronous::charge::charged;
 use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::fs::eventfd::EventCounter;
@@ -134,7 +135,9 @@ async fn start(
     let calls = &caller.process.asynchronous;
     calls.enter(&request)?;
     let priority = executor::priority_of(caller, request.level());
-    let spawned = sched::spawn(priority, run(context.clone(), key, request.clone(), future));
+    let (own, its_request) = (context.clone(), request.clone());
+    let coroutine = charged(request.thread.clone(), move || run(own, key, its_request, future));
+    let spawned = sched::spawn(priority, coroutine);
     if spawned.is_err() {
         calls.leave(&request, 0);
     } else if context.is_closed() {

@@ -9,6 +9,7 @@ use heddle_abi::call::{CANCEL_AND_WAIT, DONE, ENTRY_STATE, ENTRY_WORDS, Entry, F
 use heddle_kernel_core::fallible::push_back_reserved;
 
 use crate::arch::UserContext;
+use crate::call::asynchronous::charge::charged;
 use crate::call::asynchronous::request::{AsyncRequest, run};
 use crate::call::asynchronous::ring::Ring;
 use crate::call::asynchronous::{Calls, RingSleeper, is_async_capable};
@@ -134,7 +135,9 @@ fn spawn(caller: &Caller, request: Arc<AsyncRequest>, future: CallFuture) -> Res
     let calls = &caller.process.asynchronous;
     let token = calls.enter(&request)?;
     let priority = executor::priority_of(caller, request.level());
-    match sched::spawn(priority, run(request.clone(), future)) {
+    let its_request = request.clone();
+    let coroutine = charged(Arc::clone(caller), move || run(its_request, future));
+    match sched::spawn(priority, coroutine) {
         Ok(task) => request.is_carried_by(task),
         Err(error) => {
             // The future is gone; the room is still the caller's.

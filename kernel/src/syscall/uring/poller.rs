@@ -14,6 +14,7 @@ use linux_raw_sys::io_uring as abi;
 use crate::arch::UserContext;
 use crate::arch::time::now_ns;
 use crate::call::asynchronous::AsyncRequest;
+use crate::call::asynchronous::charge::charged;
 use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::memory::fallible;
@@ -68,7 +69,8 @@ impl Poller {
         let holder = new_holder(caller)?;
         let calls = &caller.process.asynchronous;
         calls.enter(&holder)?;
-        let coroutine = run(poller.clone(), holder.clone());
+        let (own, its_holder) = (poller.clone(), holder.clone());
+        let coroutine = charged(Arc::clone(caller), move || run(own, its_holder));
         if let Err(error) = sched::spawn_on(caller.standing_priority(), affinity, coroutine) {
             calls.leave(&holder, 0);
             holder.release();

@@ -22,6 +22,7 @@ use heddle_kernel_core::uring::{Sqe, SqeFlags};
 use crate::arch::UserContext;
 use crate::call::CallFuture;
 use crate::call::asynchronous::AsyncRequest;
+use crate::call::asynchronous::charge::charged;
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryError};
 use crate::memory::fallible;
@@ -257,7 +258,9 @@ impl RequestChain {
                 drain.and_then(|_| fallible::try_insert(&mut submission.under_way, sequence, ()))
             };
             let priority = executor::priority_of(submitter.caller, holder.level());
-            let spawned = entered.and_then(|_| sched::spawn(priority, run(self, holder.clone(), first)));
+            let (thread, its_holder) = (Arc::clone(submitter.caller), holder.clone());
+            let coroutine = charged(thread, move || run(self, its_holder, first));
+            let spawned = entered.and_then(|_| sched::spawn(priority, coroutine));
             if spawned.is_err() {
                 ring.end_chain(sequence);
                 calls.leave(&holder, 0);

@@ -13,7 +13,9 @@ use std::sync::atomic::Ordering;
 use linux_raw_sys::io_uring as abi;
 use linux_raw_sys::io_uring::io_uring_op as Op;
 use nix::errno::Errno;
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::time::TimeValLike;
 use nix::unistd::{pipe, read, write};
 
 use crate::harness::{OrFail, Outcome, Scratch};
@@ -30,6 +32,7 @@ crate::tests! {
     a_read_waits_for_its_pipe
     a_failure_breaks_a_link
     a_drain_waits_for_all_before
+    the_process_pays_for_its_requests
     timeouts_end_by_time_and_by_count
     a_linked_timeout_cancels
     requests_are_cancelled_by_data
@@ -159,6 +162,44 @@ fn a_failure_breaks_a_link() -> Outcome {
     expect_eq!(broken, [(1, error(Errno::EBADF), 0), (2, canceled, 0), (3, canceled, 0)]);
     let kept = ring.run(&[bad.flags(HARDLINK), rest[0], rest[1]])?;
     expect_eq!(kept, [(1, error(Errno::EBADF), 0), (2, 0, 0), (3, 0, 0)]);
+    Ok(())
+}
+
+/// Processor time of this process, in microseconds.
+fn used_us() -> Result<i64, String> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).or_fail()?;
+    Ok((usage.user_time() + usage.system_time()).num_microseconds())
+}
+
+/// Work that goes on after the call that asked for it counts as the process's, as the same work in a call does.
+fn the_process_pays_for_its_requests() -> Outcome {
+    const ROUNDS: usize = 8;
+    let random = std::fs::File::open("/dev/urandom").or_fail()?;
+    let mut memory = vec![0; 1 << 20];
+    let before = used_us()?;
+    for _ in 0..ROUNDS {
+        let length = read(&random, &mut memory);
+        expect_eq!(length, Ok(memory.len()));
+    }
+    let in_calls = used_us()? - before;
+    let (reader, writer) = pipe().or_fail()?;
+    let ring = Ring::new(2 * ROUNDS as u32)?;
+    let mut buffer = [0; 1];
+    let mut chain = vec![Sqe::new(Op::IORING_OP_READ, reader.as_raw_fd(), 1).buffer(&mut buffer)];
+    for _ in 0..ROUNDS {
+        chain.push(Sqe::new(Op::IORING_OP_READ, random.as_raw_fd(), 2).buffer(&mut memory));
+    }
+    let last = chain.len() - 1;
+    for entry in &mut chain[..last] {
+        *entry = entry.flags(LINK);
+    }
+    ring.submit(&chain)?;
+    let before = used_us()?;
+    write(&writer, b"x").or_fail()?;
+    let done = ring.await_completions(chain.len())?;
+    expect!(done[1..].iter().all(|&(_, length, _)| length == memory.len() as i32));
+    let by_itself = used_us()? - before;
+    expect!(by_itself > in_calls / 4);
     Ok(())
 }
 

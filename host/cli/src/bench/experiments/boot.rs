@@ -355,7 +355,7 @@ fn floor_bytes(side: Side, image: &Image, interrupt: &Interrupt) -> Result<Optio
 fn run_smallest(initramfs: &Path, clock: Clock, interrupt: &Interrupt) -> Result<u64> {
     let image = image("true")?;
     let usual = guest::configure(&LINUX.choices(clock, 1), &image)?;
-    let configuration = Configuration { initramfs: Some(initramfs.to_path_buf()), root: None, ..usual };
+    let configuration = Configuration { initramfs: Some(initramfs.to_path_buf()), root: Vec::new(), ..usual };
     let log = Log::in_memory()?;
     let (mut machine, _ports) = Machine::start(&configuration, &log)?;
     let deadline = Instant::now() + MACHINE_LIMIT;
