@@ -4,12 +4,14 @@
 //! - [`aio`]: control blocks of native asynchronous I/O, and the ring of their events.
 //! - [`cgroup`]: the rules of control groups.
 //! - [`core_dump`]: the layout of core files, and their names.
+//! - [`decimal`]: the digits of a number.
 //! - [`dir_index`]: the names in a directory, and positions in it that survive changes.
 //! - [`exec`]: the data that `execve` reads and writes: ELF headers, script lines, the first stack of a program.
 //! - [`fairness`]: how ordinary threads share a processor: budgets by nice value, refilled by sleeping.
 //! - [`fallible`]: allocations that can fail.
 //! - [`file_lock`]: byte-range locks of a file (`fcntl`).
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
+//! - [`fuse`]: messages to and from a program that serves a file system.
 //! - [`group`]: the executor threads of one user: their order, and their part in the processor.
 //! - [`hash`]: hashing of keys that programs choose.
 //! - [`keys`]: keys and keyrings.
@@ -51,12 +53,14 @@ pub mod acct;
 pub mod aio;
 pub mod cgroup;
 pub mod core_dump;
+pub mod decimal;
 pub mod dir_index;
 pub mod exec;
 pub mod fairness;
 pub mod fallible;
 pub mod file_lock;
 pub mod frame;
+pub mod fuse;
 pub mod group;
 pub mod hash;
 pub mod id_map;

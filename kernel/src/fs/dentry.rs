@@ -6,10 +6,10 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::Errno;
-use crate::fs::inode::Inode;
+use crate::fs::inode::{FileType, Inode};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 
@@ -20,6 +20,20 @@ pub struct Dentry {
     position: SpinLock<Position>,
     /// The number of mounts on this entry.
     mounts: AtomicU32,
+}
+
+/// The number of moves of directories so far.
+static MOVES: AtomicU64 = AtomicU64::new(0);
+
+/// Something with directories in it gets another place. Whoever finds the new place must find it counted.
+pub fn count_move() {
+    MOVES.fetch_add(1, Ordering::SeqCst);
+}
+
+/// How many directories have got another place so far. As long as the number stays, so does what is above any of them.
+#[must_use]
+pub fn moves() -> u64 {
+    MOVES.load(Ordering::SeqCst)
 }
 
 struct Position {
@@ -79,10 +93,14 @@ impl Dentry {
     /// Notes that it is now `name` in `parent`. The old position is returned, to be dropped without a lock held.
     #[must_use]
     pub fn set_position(&self, parent: Arc<Dentry>, name: Box<[u8]>) -> impl Sized + use<> {
-        core::mem::replace(
-            &mut *self.position.lock(),
-            Position { parent: Some(parent), name, removed: false },
-        )
+        let is_directory = self.node.kind() == FileType::Directory;
+        let mut position = self.position.lock();
+        // With the lock held: whoever finds the new parent finds that something was moved, too.
+        if is_directory {
+            count_move();
+        }
+        let new = Position { parent: Some(parent), name, removed: false };
+        core::mem::replace(&mut *position, new)
     }
 
     /// Whether `other` is this entry or above it.
@@ -104,33 +122,76 @@ impl Dentry {
     /// for a name it is another one.
     #[must_use]
     pub fn is_called_as(self: &Arc<Self>, other: &Arc<Dentry>) -> bool {
+        self.is_called_as_by_steps(other, || Ok(())).unwrap_or(false)
+    }
+
+    /// The same, with a call of `step` for each entry on the way up.
+    fn is_called_as_by_steps(
+        self: &Arc<Self>,
+        other: &Arc<Dentry>,
+        mut step: impl FnMut() -> Result<(), Errno>,
+    ) -> Result<bool, Errno> {
         let (mut one, mut other) = (self.clone(), other.clone());
         loop {
             if Arc::ptr_eq(&one, &other) {
-                return true;
+                return Ok(true);
             }
             let is_same_name = one.name().is_ok_and(|name| other.with_name(|other| *other == *name));
             match (one.parent(), other.parent()) {
                 (Some(above), Some(above_other)) if is_same_name => (one, other) = (above, above_other),
-                _ => return false,
+                _ => return Ok(false),
             }
+            step()?;
         }
     }
 
     /// Whether it is `other` or below it, in a file system that may make a new entry for each look at a name.
     #[must_use]
     pub fn is_in(self: &Arc<Self>, other: &Arc<Dentry>) -> bool {
-        let keeps_entries = self.node.keeps_entries();
+        self.is_in_by_steps(other, || Ok(())).unwrap_or(false)
+    }
+
+    /// The same, with a call of `step` for each entry on the way up.
+    ///
+    /// # Errors
+    /// That of `step`.
+    pub fn is_in_by_steps(
+        self: &Arc<Self>,
+        other: &Arc<Dentry>,
+        mut step: impl FnMut() -> Result<(), Errno>,
+    ) -> Result<bool, Errno> {
         let mut current = self.clone();
+        if !self.node.keeps_entries() {
+            // Entries of one name are equally deep.
+            let (own, above) = (self.depth(&mut step)?, other.depth(&mut step)?);
+            let Some(difference) = own.checked_sub(above) else { return Ok(false) };
+            for _ in 0..difference {
+                let Some(parent) = current.parent() else { return Ok(false) };
+                current = parent;
+                step()?;
+            }
+            return current.is_called_as_by_steps(other, step);
+        }
         loop {
-            if Arc::ptr_eq(&current, other) || (!keeps_entries && current.is_called_as(other)) {
-                return true;
+            if Arc::ptr_eq(&current, other) {
+                return Ok(true);
             }
             match current.parent() {
                 Some(parent) => current = parent,
-                None => return false,
+                None => return Ok(false),
             }
+            step()?;
         }
+    }
+
+    /// The number of entries above it.
+    fn depth(self: &Arc<Self>, step: &mut impl FnMut() -> Result<(), Errno>) -> Result<usize, Errno> {
+        let (mut current, mut depth) = (self.clone(), 0);
+        while let Some(parent) = current.parent() {
+            (current, depth) = (parent, depth + 1);
+            step()?;
+        }
+        Ok(depth)
     }
 
     /// Whether something is mounted on it.

@@ -301,6 +301,14 @@ pub trait Inode: Any + Send + Sync {
     /// The attributes that `stat` reports.
     fn metadata(&self) -> Metadata;
 
+    /// The same, where the file system can tell that it does not know them.
+    ///
+    /// # Errors
+    /// `ENOTCONN` and others of a program that serves the file system.
+    fn metadata_now(&self) -> Result<Metadata, Errno> {
+        Ok(self.metadata())
+    }
+
     /// The same for a permission check, for which only type, permissions, owner and group have to be those of now.
     fn access(&self) -> Metadata {
         self.metadata()
@@ -308,6 +316,11 @@ pub trait Inode: Any + Send + Sync {
 
     /// The result of `statfs`.
     fn statistics(&self) -> Statistics;
+
+    /// The number of the file system.
+    fn device(&self) -> u64 {
+        self.statistics().device
+    }
 
     /// The entry `name` of this directory.
     ///

@@ -5,15 +5,19 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::error::Errno;
-use crate::fs::dentry::copy_name;
+use crate::fs::dentry::{copy_name, moves};
 use crate::fs::inode::{FileType, LinkTarget, NAME_LIMIT};
 use crate::fs::{Dentry, Mount, Path, access};
 use crate::process::{Credentials, Thread};
+use crate::sched::detour;
 
 use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
 
 /// The most symbolic links that one path may lead over.
 const SYMLINK_LIMIT: u32 = 40;
+
+/// Directories that a climb passes between two turns of others.
+const STEPS: u32 = 1024;
 
 /// The longest path in bytes, with the NUL at its end.
 pub const PATH_LIMIT: usize = 4096;
@@ -151,7 +155,8 @@ impl Walker<'_> {
     /// Walks `path`. Every directory on the way must exist; the last component need not.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`, `ENOMEM`, `EIO`; `EXDEV` for what `how` forbids.
+    /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`, `ENOMEM`, `EIO`; `EXDEV` for what `how` forbids;
+    /// `EAGAIN` where a directory was moved that may lead out of where `how` lets the walk be.
     pub fn walk(&self, path: &[u8], how: LookupFlags) -> Result<LookupResult, Errno> {
         if path.is_empty() {
             if !how.contains(LookupFlags::EMPTY) {
@@ -169,7 +174,7 @@ impl Walker<'_> {
         let mut rest = Rest::new(path)?;
         let mut place = self.beginning(path, &root, how)?;
         let mut links = 0;
-        let mut connected = None;
+        let mut ascent = Ascent { connected: None, began: moves() };
         loop {
             let Some((range, is_last)) = rest.next() else {
                 // Nothing but slashes.
@@ -189,7 +194,7 @@ impl Walker<'_> {
             let trailing_slash = is_last && rest.ends_with_slash();
             let next = match name {
                 b"." => Some(place.clone()),
-                b".." => Some(self.up(&place, &root, how, &mut connected)?),
+                b".." => Some(self.up(&place, &root, how, &mut ascent)?),
                 name if name.len() > NAME_LIMIT => return Err(Errno::ENAMETOOLONG),
                 name => look_up(&place, name)?,
             };
@@ -222,7 +227,7 @@ impl Walker<'_> {
                 LinkTarget::Text(target) => {
                     rest.insert(&target)?;
                     if target.first() == Some(&b'/') {
-                        (place, connected) = (self.beginning(b"/", &root, how)?, None);
+                        (place, ascent.connected) = (self.beginning(b"/", &root, how)?, None);
                     }
                 }
                 LinkTarget::Path(_) if how.contains(LookupFlags::NO_MAGIC_LINKS) => return Err(Errno::ELOOP),
@@ -233,7 +238,7 @@ impl Walker<'_> {
                     let last = last(name)?;
                     return Ok(LookupResult { directory: place, last, place: Some(target), trailing_slash });
                 }
-                LinkTarget::Path(target) => (place, connected) = (target, None),
+                LinkTarget::Path(target) => (place, ascent.connected) = (target, None),
             }
         }
     }
@@ -260,27 +265,59 @@ impl Walker<'_> {
     }
 
     /// The directory above. A directory that was moved out of the part of its file system that the mount shows has
-    /// none: what is not shown is not reached from there. `connected` is a mount within which the walk is known to
-    /// be, which no way up and down within it changes.
-    fn up(
-        &self,
-        place: &Path,
-        root: &Path,
-        how: LookupFlags,
-        connected: &mut Option<Arc<Mount>>,
-    ) -> Result<Path, Errno> {
+    /// none: what is not shown is not reached from there. So has one that may have been moved out of the directory
+    /// that the walk is to stay in.
+    fn up(&self, place: &Path, root: &Path, how: LookupFlags, ascent: &mut Ascent) -> Result<Path, Errno> {
         if how.contains(LookupFlags::BENEATH) && place.is(&self.start) {
             return Err(Errno::EXDEV);
         }
         let parent = place.parent(root);
-        let is_known = connected.as_ref().is_some_and(|known| Arc::ptr_eq(known, &parent.mount));
-        if !is_known && !parent.is(place) && parent.mount.root.parent().is_some() {
-            if !parent.entry.is_in(&parent.mount.root) {
-                return Err(Errno::ENOENT);
-            }
-            *connected = Some(parent.mount.clone());
+        if how.intersects(LookupFlags::BENEATH | LookupFlags::IN_ROOT) && moves() != ascent.began {
+            return Err(Errno::EAGAIN);
+        }
+        if !parent.is(place) && parent.mount.root.parent().is_some() && !ascent.is_known(&parent.mount) {
+            ascent.connect(&parent)?;
         }
         Ok(parent)
+    }
+}
+
+/// A function for each step of a climb: programs decide how deep directories are, so others get their turn.
+pub fn paced() -> impl FnMut() -> Result<(), Errno> {
+    let mut steps = 0_u32;
+    move || {
+        steps = steps.wrapping_add(1);
+        let is_alive = !steps.is_multiple_of(STEPS) || detour::give_way();
+        if is_alive { Ok(()) } else { Err(Errno::EINTR) }
+    }
+}
+
+/// The knowledge of a walk about the directories above it.
+struct Ascent {
+    /// A mount within which it is, and the number of moves at which that was so: no way up and down within the mount
+    /// changes it, but a move may.
+    connected: Option<(Arc<Mount>, u64)>,
+    /// The number of moves when it began.
+    began: u64,
+}
+
+impl Ascent {
+    fn is_known(&self, mount: &Arc<Mount>) -> bool {
+        self.connected.as_ref().is_some_and(|(known, at)| Arc::ptr_eq(known, mount) && *at == moves())
+    }
+
+    /// Finds out whether a place is in what its mount shows.
+    fn connect(&mut self, place: &Path) -> Result<(), Errno> {
+        let mut step = paced();
+        loop {
+            let at = moves();
+            let is_in = place.entry.is_in_by_steps(&place.mount.root, &mut step)?;
+            if at == moves() {
+                self.connected = is_in.then(|| (place.mount.clone(), at));
+                return if is_in { Ok(()) } else { Err(Errno::ENOENT) };
+            }
+            step()?;
+        }
     }
 }
 

@@ -22,6 +22,7 @@ pub mod devices;
 mod directories;
 pub mod epoll;
 pub mod eventfd;
+pub mod fuse;
 pub mod inode;
 pub mod inotify;
 pub mod landlock;
@@ -38,6 +39,7 @@ pub mod pipe;
 pub mod range_lock;
 pub mod setup;
 pub mod share;
+pub mod socket_node;
 pub mod timerfd;
 pub mod tree;
 pub mod view;
@@ -60,6 +62,7 @@ pub use crate::fs::directories::Directories;
 pub use crate::fs::inode::{FileType, Inode, Metadata};
 pub use crate::fs::mount::{Mount, Path};
 pub use crate::fs::open::{OpenFile, StatusFlags};
+pub use crate::fs::socket_node::SocketNode;
 
 /// Frees what is only kept to be quick.
 pub fn drain_caches() {
@@ -168,6 +171,11 @@ pub trait File: Any + Send + Sync {
         false
     }
 
+    /// The most bytes of a record, where each read gives one and each write takes one whole.
+    fn record_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether every `lseek` succeeds and leads to the start, as that of null(4) does.
     fn stays_at_start(&self) -> bool {
         false
@@ -184,9 +192,14 @@ pub trait File: Any + Send + Sync {
         false
     }
 
+    /// The metadata of a socket.
+    fn socket_node(&self) -> Option<&SocketNode> {
+        None
+    }
+
     /// The result of `fstat` for an object that was opened without a place in a file system.
     fn metadata(&self) -> Metadata {
-        Metadata::anonymous(FileType::Regular, 0)
+        self.socket_node().map_or_else(|| Metadata::anonymous(FileType::Regular, 0), SocketNode::metadata)
     }
 
     /// Changes what [`File::metadata`] tells, of an object without a place in a file system.
@@ -194,14 +207,14 @@ pub trait File: Any + Send + Sync {
     /// # Errors
     /// `EPERM`: it has nothing of its own.
     fn change(&self, change: &inode::InodeChange) -> Result<(), Errno> {
-        let _ = change;
-        Err(Errno::EPERM)
+        self.socket_node().ok_or(Errno::EPERM)?.change(change);
+        Ok(())
     }
 
     /// The name that `/proc/PID/fd` shows for an object that was opened without a place, say
     /// `anon_inode:[eventpoll]`.
     fn name(&self) -> &'static str {
-        "anon_inode:[file]"
+        if self.socket_node().is_some() { "socket" } else { "anon_inode:[file]" }
     }
 
     /// Its ranges, if reading and writing it are each to happen at once.
@@ -212,6 +225,28 @@ pub trait File: Any + Send + Sync {
     /// Length in bytes, of an object that has one.
     fn size(&self) -> Option<u64> {
         None
+    }
+
+    /// Whether a program serves the file, so that who uses it may have to wait for that.
+    fn is_served(&self) -> bool {
+        false
+    }
+
+    /// Has a program that serves the file store it, `is_for_data` only as far as its bytes need that.
+    ///
+    /// # Errors
+    /// The program's.
+    fn store(&self, is_for_data: bool) -> Result<(), Errno> {
+        let _ = is_for_data;
+        Ok(())
+    }
+
+    /// Tells a program that serves the file of a descriptor that was closed, of one that [`File::lingers`].
+    ///
+    /// # Errors
+    /// The program's, which close(2) returns.
+    fn flush(&self) -> Result<(), Errno> {
+        Ok(())
     }
 
     /// Changes the length, by a bounded amount of work: `false` if it has to be called again.

@@ -8,7 +8,7 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::{File, FileType, Metadata, Path, notify};
 use crate::process::io_signal::ReadyNotice;
-use crate::sched::detour::{DetourGuard, DetourLock};
+use crate::sched::detour::{DetourGuard, DetourLock, ProgramWait};
 use crate::sync::SpinLock;
 
 bitflags! {
@@ -59,6 +59,15 @@ pub struct OpenFile {
     holds_mount: bool,
 }
 
+impl From<ProgramWait> for Errno {
+    fn from(end: ProgramWait) -> Self {
+        match end {
+            ProgramWait::Killed => Self::EINTR,
+            ProgramWait::NoStack | ProgramWait::Over => Self::ENOMEM,
+        }
+    }
+}
+
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl OpenFile {
@@ -101,9 +110,9 @@ impl OpenFile {
     /// that may wait for their answer, so no spinlock is held meanwhile; files with ranges of their own do not.
     ///
     /// # Errors
-    /// `EINTR`: the thread was killed while it waited for others.
+    /// `EINTR`: the thread was killed while it waited for others; `ENOMEM`: nor could it wait.
     pub fn move_alone<R>(&self, appends: bool, operate: impl FnOnce(u64) -> (R, usize)) -> Result<R, Errno> {
-        let _alone = self.alone.lock_killably().ok_or(Errno::EINTR)?;
+        let _alone = self.wait_alone()?;
         let offset = *self.offset.lock();
         let (result, moved) = operate(offset);
         if moved > 0 {
@@ -116,12 +125,20 @@ impl OpenFile {
     /// Keeps others from [`OpenFile::move_alone`], where the file is one of those.
     ///
     /// # Errors
-    /// `EINTR`: the thread was killed while it waited for others.
+    /// `EINTR`: the thread was killed while it waited for others; `ENOMEM`: nor could it wait.
     pub fn lock_alone(&self) -> Result<Option<DetourGuard<'_>>, Errno> {
         if self.file.ranges().is_some() {
             return Ok(None);
         }
-        self.alone.lock_killably().map(Some).ok_or(Errno::EINTR)
+        self.wait_alone().map(Some)
+    }
+
+    /// Waits for `alone`. Whoever holds it waits for the host, or for a program that may never answer.
+    fn wait_alone(&self) -> Result<DetourGuard<'_>, Errno> {
+        if self.file.is_served() {
+            return Ok(self.alone.lock_beside_programs()?);
+        }
+        self.alone.lock_killably().ok_or(Errno::EINTR)
     }
 
     /// A number that no other open file description ever has.
@@ -225,6 +242,17 @@ impl OpenFile {
     }
 
     /// The result of `fstat`.
+    ///
+    /// # Errors
+    /// As [`Inode::metadata_now`](crate::fs::Inode::metadata_now).
+    pub fn metadata_now(&self) -> Result<Metadata, Errno> {
+        match &self.place {
+            Some(place) => place.entry.node.metadata_now(),
+            None => Ok(self.file.metadata()),
+        }
+    }
+
+    /// The same, or what was known last.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
         match &self.place {

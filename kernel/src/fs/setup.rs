@@ -6,7 +6,7 @@ use crate::error::{Errno, TryError};
 use crate::fs::inode::{Contents, Creation, FileType, Opening, device_number};
 use crate::fs::lookup::{LookupFlags, Walker};
 use crate::fs::tree::Tree;
-use crate::fs::{Dentry, IoBuffer, Mount, OpenFile, Path, StatusFlags, devices, memory_devices, mount};
+use crate::fs::{Dentry, IoBuffer, Mount, OpenFile, Path, StatusFlags, devices, fuse, memory_devices, mount};
 use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::sched::Budget;
@@ -79,7 +79,8 @@ pub fn initialize(image: Option<&'static [u8]>, proc: &Arc<Mount>, sys: &Arc<Mou
         make(path, Contents::Symlink(target), 0o777)?;
     }
     memory_devices::register()?;
-    for &(name, major, minor) in memory_devices::NODES {
+    fuse::register()?;
+    for &(name, major, minor) in memory_devices::NODES.iter().chain([&fuse::NODE]) {
         devices::publish(name, 0o666, Contents::Device(FileType::Character, device_number(major, minor)))?;
     }
     Ok(())

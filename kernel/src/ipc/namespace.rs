@@ -42,13 +42,16 @@ pub struct IpcNamespace {
     counted: CountedNamespace,
     /// How much of each there may be.
     pub limits: IpcLimits,
-    pub(super) segments: Objects<SharedSegment>,
+    /// Segments of shared memory.
+    pub segments: Objects<SharedSegment>,
     /// Pages of all segments, there or not.
     pub(super) segment_pages: AtomicUsize,
-    pub(super) sets: Objects<Semaphores>,
+    /// Sets of semaphores.
+    pub sets: Objects<Semaphores>,
     /// Semaphores of all sets.
     pub(super) semaphore_count: AtomicUsize,
-    pub(super) queues: Objects<Messages>,
+    /// Message queues.
+    pub queues: Objects<Messages>,
     /// Messages in all queues.
     pub(super) message_counts: Arc<MessageCounts>,
     /// POSIX message queues, from their first use on.

@@ -14,7 +14,6 @@ pub mod inet;
 pub mod interface;
 pub mod namespace;
 pub mod netlink;
-mod node;
 mod options;
 pub mod packet;
 pub mod protocol;
@@ -30,9 +29,8 @@ use linux_raw_sys::{ioctl, net};
 use crate::arch::paging::PAGE_SIZE;
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::inode::InodeChange;
 use crate::fs::offer::ReadOffer;
-use crate::fs::{File, IoBuffer, Metadata, OpenFile, StatusFlags};
+use crate::fs::{File, IoBuffer, OpenFile, SocketNode, StatusFlags};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
@@ -46,7 +44,6 @@ pub use crate::net::inbox::{
     Ancillary, CAPACITY as BUFFER_BYTES, DATAGRAMS_MAX, Inbox, PeerIdentity, Sender,
 };
 use crate::net::namespace::NetNamespace;
-use crate::net::node::SocketNode;
 
 pub use crate::net::options::{OptionFlags, SocketOptions};
 pub use crate::net::receive::{ReceiveHow, Received};
@@ -543,17 +540,8 @@ impl File for Socket {
         Some(self.timeout(write).load(Ordering::Relaxed)).filter(|&timeout| timeout > 0)
     }
 
-    fn metadata(&self) -> Metadata {
-        self.node.metadata()
-    }
-
-    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
-        self.node.change(change);
-        Ok(())
-    }
-
-    fn name(&self) -> &'static str {
-        "socket"
+    fn socket_node(&self) -> Option<&SocketNode> {
+        Some(&self.node)
     }
 }
 

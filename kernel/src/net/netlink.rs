@@ -13,13 +13,11 @@ use heddle_kernel_core::fallible::{extend_reserved, push_back_reserved};
 
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::inode::InodeChange;
-use crate::fs::{File, IoBuffer, Metadata, OpenFile};
+use crate::fs::{File, IoBuffer, OpenFile, SocketNode};
 use crate::memory::fallible;
 use crate::net::device_ioctl;
 use crate::net::interface::{self, with_network};
 use crate::net::namespace::NetNamespace;
-use crate::net::node::SocketNode;
 use crate::net::protocol::{Incoming, OptionValue, Outgoing, ProtocolSocket, SocketAddress};
 use crate::process::Thread;
 use crate::sync::SpinLock;
@@ -375,17 +373,8 @@ impl File for NetlinkSocket {
         Some(timeout).filter(|&timeout| timeout > 0)
     }
 
-    fn metadata(&self) -> Metadata {
-        self.node.metadata()
-    }
-
-    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
-        self.node.change(change);
-        Ok(())
-    }
-
-    fn name(&self) -> &'static str {
-        "socket"
+    fn socket_node(&self) -> Option<&SocketNode> {
+        Some(&self.node)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::arch::debug::DebugRegisters;
 use crate::arch::time::now_ns;
 use crate::process::{Thread, cpu_time, executor, rseq};
 use crate::sched::detour::{Hooks, set_hooks};
+use crate::sched::usage;
 use crate::signal::{self, PendingWork};
 use crate::wait::node::WaitKind;
 
@@ -20,8 +21,15 @@ pub fn initialize() {
 
 fn with<R>(thread: *const (), look: impl FnOnce(&Arc<Thread>) -> R) -> R {
     // SAFETY: `Thread::start_meter` is the only one that names threads to the scheduler, by a pointer to an `Arc` that
-    // the thread's coroutine holds while its turn goes on; and during a detour that turn goes on.
+    // the thread's coroutine holds while its turn goes on; and during a detour that turn goes on. Whoever asks for the
+    // thread of this CPU runs in that turn.
     look(unsafe { &*thread.cast::<Arc<Thread>>() })
+}
+
+/// Calls `look` with the thread whose turn goes on here, if there is one: asynchronous requests are coroutines of the
+/// kernel.
+pub fn with_thread_here<R>(look: impl FnOnce(&Arc<Thread>) -> R) -> Option<R> {
+    usage::thread_here().map(|thread| with(thread, look))
 }
 
 fn leaves(thread: *const ()) {

@@ -24,6 +24,7 @@ use crate::process::thread_group::ProcessLayout;
 use crate::process::{
     ExitStatus, Resource, Thread, credential_set, executable, futex, privilege, table, time_namespace,
 };
+use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 use crate::wait::node::WaitKind;
 use crate::{arch, user_sched};
@@ -440,6 +441,9 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     thread.set_alternate_stack(AlternateStack::default());
     thread.restartable.set(None);
     thread.with_float(FloatState::reset);
+    if thread.work().contains(PendingWork::DISPATCHED) {
+        thread.set_user_dispatch(None);
+    }
     thread.set_name(&loaded.name);
     process.set_memory_users(loaded.identity.memory_users.clone());
     process.set_dumpable(loaded.identity.is_dumpable);

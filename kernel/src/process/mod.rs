@@ -14,7 +14,7 @@ pub mod control_group;
 pub mod cpu_time;
 pub mod credential_set;
 mod credentials;
-mod detour;
+pub mod detour;
 pub mod dump;
 pub mod exec;
 pub mod executable;

@@ -62,6 +62,30 @@ limit_files! {
     show_shmmni set_shmmni shmmni;
 }
 
+macro_rules! wanted_files {
+    ($($show:ident $set:ident $objects:ident;)*) => {
+        $(
+            pub fn $show(namespaces: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
+                let wanted = IpcNamespace::among(namespaces)?.$objects.lock().wanted();
+                text.line(format_args!("{}\n", wanted.unwrap_or(-1)))
+            }
+
+            pub fn $set(namespaces: &Namespaces, text: &[u8]) -> Shown {
+                let word = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?.trim_ascii();
+                let id = word.parse().ok().filter(|&id: &i32| id >= 0).ok_or(Errno::EINVAL)?;
+                IpcNamespace::among(namespaces)?.$objects.lock().want(id);
+                Ok(())
+            }
+        )*
+    };
+}
+
+wanted_files! {
+    show_msg_next_id set_msg_next_id queues;
+    show_sem_next_id set_sem_next_id sets;
+    show_shm_next_id set_shm_next_id segments;
+}
+
 /// The four limits of semaphores, in the order of proc(5).
 const fn of_semaphores(limits: &IpcLimits) -> [&IpcLimit; 4] {
     [&limits.semmsl, &limits.semmns, &limits.semopm, &limits.semmni]

@@ -1,5 +1,7 @@
 //! Listing the directories of `/proc`.
 
+use heddle_kernel_core::decimal::Decimal;
+
 use crate::error::Errno;
 use crate::fs::FileType;
 use crate::fs::inode::{Inode, Listed};
@@ -9,28 +11,6 @@ use crate::procfs::{ProcNode, Subject, What, table};
 /// Positions above this one are of numbers, those below of names in the table.
 const NUMBERS: u64 = 1 << 32;
 
-/// A number as text, without memory.
-struct PidDigits([u8; 12], usize);
-
-impl PidDigits {
-    fn new(number: i32) -> Self {
-        let mut digits = Self([0; 12], 12);
-        let mut rest = number.unsigned_abs();
-        loop {
-            digits.1 -= 1;
-            digits.0[digits.1] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                return digits;
-            }
-        }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.0[self.1..]
-    }
-}
-
 pub(super) fn list(
     node: &ProcNode,
     cookie: u64,
@@ -39,10 +19,14 @@ pub(super) fn list(
     if node.kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
+    if node.is_process() && !node.subject.is_open() {
+        return Err(Errno::EPERM);
+    }
     for (index, item) in node.items().iter().enumerate().skip(usize::try_from(cookie).unwrap_or(usize::MAX)) {
+        let name = if node.shows(item) { item.name } else { &[] };
         let child = ProcNode { item, subject: node.subject.clone() };
         let inode = ProcNode::inode(item, &node.subject);
-        if !visit(Listed { name: item.name, inode, kind: child.kind(), next: index as u64 + 1 }) {
+        if !visit(Listed { name, inode, kind: child.kind(), next: index as u64 + 1 }) {
             return Ok(());
         }
     }
@@ -57,7 +41,20 @@ pub(super) fn list(
                 };
                 let Some((number, process)) = found else { break };
                 next = number.saturating_add(1);
-                let subject = Subject { pid: Some(process.pid), view, ..Subject::NOTHING };
+                let rules = node.subject.rules.clone();
+                let subject = Subject { pid: Some(process.pid), view, rules, ..Subject::NOTHING };
+                if !subject.is_shown() {
+                    let hidden = Listed {
+                        name: &[],
+                        inode: 0,
+                        kind: FileType::Directory,
+                        next: NUMBERS + next as u64,
+                    };
+                    if visit(hidden) {
+                        continue;
+                    }
+                    break;
+                }
                 (number, &table::PROCESS, subject)
             }
             What::Threads => {
@@ -81,7 +78,7 @@ pub(super) fn list(
             }
             _ => break,
         };
-        let digits = PidDigits::new(number);
+        let digits = Decimal::new(u64::from(number.unsigned_abs()));
         let listed = Listed {
             name: digits.as_bytes(),
             inode: ProcNode::inode(item, &subject),

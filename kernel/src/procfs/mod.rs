@@ -22,6 +22,7 @@ mod node;
 mod page_map;
 mod process;
 mod processor;
+mod rules;
 mod settings;
 mod sockets;
 mod system;
@@ -44,8 +45,11 @@ use crate::process::namespaces::Namespaces;
 use crate::process::pid_namespace::{self, Pids};
 use crate::process::{Credentials, Process, Thread};
 
+use crate::procfs::rules::ProcRules;
 use crate::procfs::text::Text;
 use crate::procfs::usage::Sum;
+
+pub use crate::procfs::rules::{ProcOptions, change_rules};
 
 /// Writes what a file shows.
 type Show = fn(&Subject, &mut Text) -> Result<(), Errno>;
@@ -140,10 +144,13 @@ struct Subject {
     is_sys: bool,
     /// The PID namespace whose numbers are shown: that of whoever mounted the file system.
     view: Pids,
+    /// How much is shown of processes.
+    rules: Option<Arc<ProcRules>>,
 }
 
 impl Subject {
-    const NOTHING: Self = Self { pid: None, tid: None, descriptor: None, is_sys: false, view: None };
+    const NOTHING: Self =
+        Self { pid: None, tid: None, descriptor: None, is_sys: false, view: None, rules: None };
 
     /// The number to show for one of the first namespace.
     fn shown(&self, number: i32) -> i32 {
@@ -199,8 +206,9 @@ const SYSFS_MAGIC: u32 = linux_raw_sys::general::SYSFS_MAGIC;
 /// # Errors
 /// `ENOMEM`.
 pub fn mount(view: Pids) -> Result<Arc<Mount>, Errno> {
-    let root =
-        fallible::try_arc(ProcNode { item: &table::ROOT, subject: Subject { view, ..Subject::NOTHING } })?;
+    let rules = Some(fallible::try_arc(ProcRules::default())?);
+    let subject = Subject { view, rules, ..Subject::NOTHING };
+    let root = fallible::try_arc(ProcNode { item: &table::ROOT, subject })?;
     Mount::new(Dentry::new(root, None, b"")?, "proc", b"proc", 0)
 }
 
@@ -257,7 +265,10 @@ impl ProcNode {
 
     /// The node that `name` stands for.
     fn child(&self, name: &[u8]) -> Result<Self, Errno> {
-        if let Some(item) = self.items().iter().find(|item| item.name == name) {
+        if self.is_process() && !self.subject.is_open() {
+            return Err(Errno::EPERM);
+        }
+        if let Some(item) = self.items().iter().find(|item| item.name == name && self.shows(item)) {
             return Ok(Self { item, subject: self.subject.clone() });
         }
         let number = || {
@@ -281,6 +292,7 @@ impl ProcNode {
                         pid: Some(pid),
                         tid: (pid != number).then_some(number),
                         view,
+                        rules: self.subject.rules.clone(),
                         ..Subject::NOTHING
                     },
                 )
@@ -299,7 +311,21 @@ impl ProcNode {
         let subject = &child.subject;
         let is_own = |thread: Arc<Thread>| thread.process.pid == subject.pid.unwrap_or(0);
         let belongs = subject.tid.is_none() || subject.thread().is_ok_and(is_own);
-        if subject.exists() && belongs { Ok(child) } else { Err(Errno::ENOENT) }
+        let is_shown = !child.is_process() || subject.is_shown();
+        if subject.exists() && belongs && is_shown { Ok(child) } else { Err(Errno::ENOENT) }
+    }
+
+    /// Whether it is the directory of a process.
+    fn is_process(&self) -> bool {
+        core::ptr::eq(self.item, &raw const table::PROCESS)
+    }
+
+    /// Whether a name that does not depend on the subject is shown: in a subset only links to processes.
+    fn shows(&self, item: &Item) -> bool {
+        let is_root = matches!(self.item.what, What::Processes(_));
+        !is_root
+            || !self.subject.is_subset()
+            || matches!(item.what, What::Link(_)) && item.name.ends_with(b"self")
     }
 }
 

@@ -85,7 +85,7 @@ pub fn table(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64
 pub fn information(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
     each(subject, from, |mount, root| {
         let parent = mount.at().map_or(mount.id, |at| at.mount.id);
-        let device = mount.root.node.statistics().device;
+        let device = mount.root.node.device();
         text.line(format_args!("{} {parent} {}:{} ", mount.id, device_major(device), device_minor(device)))?;
         text.escaped(&mount.root.own_path()?, SEPARATORS)?;
         text.bytes(b" ")?;

@@ -6,6 +6,7 @@ use crate::error::Errno;
 use crate::fs::tree;
 use crate::memory::space::LOWEST_ADDRESS;
 use crate::memory::{counters, frame, heap, isolation};
+use crate::process::detour::with_thread_here;
 use crate::process::namespaces::Namespaces;
 use crate::process::{Credentials, control_group, dump, load, table, time_namespace};
 use crate::procfs::{Subject, Text};
@@ -49,7 +50,9 @@ pub fn load(subject: &Subject, text: &mut Text) -> Shown {
         let hundredths = (average * 100 + (1 << (load::FRACTION_BITS - 1))) >> load::FRACTION_BITS;
         text.line(format_args!("{}.{:02} ", hundredths / 100, hundredths % 100))?;
     }
-    let last = subject.view.as_ref().map_or_else(table::last_pid, |pids| pids.last());
+    // That of whoever reads, whatever namespace the mount shows.
+    let pids = with_thread_here(|thread| thread.process.pids.clone()).unwrap_or_else(|| subject.view.clone());
+    let last = pids.as_ref().map_or_else(table::last_pid, |pids| pids.last());
     let (running, count) = (load::running(), table::thread_count());
     text.line(format_args!("{running}/{count} {last}\n"))
 }

@@ -15,6 +15,7 @@
 //! `unsafe` here: changing stacks, and the list of those that were left, whose elements lie on them.
 #![allow(unsafe_code)]
 
+use core::cell::Cell;
 use core::future::poll_fn;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -225,18 +226,23 @@ impl CpuDetours {
         self.keeper.get().is_some()
     }
 
-    /// Leaves the stack of `waiting`, which is in the list, until its wait is over.
-    fn leave(&self, waiting: &LeftStack<'_>) {
-        match if self.has_keeper() { self.take_stack() } else { None } {
+    /// Leaves the stack of `waiting`, which is in the list, until its wait is over. Without a stack for the loop it
+    /// keeps the CPU if it may; if not, `false`, and the wait has ended without being over.
+    fn leave(&self, waiting: &LeftStack<'_>, may_stay: bool) -> bool {
+        let stack = if self.has_keeper() { self.take_stack() } else { None };
+        let is_over = stack.is_some() || may_stay;
+        match stack {
             Some((stack, top)) => {
                 self.current.store(stack, Ordering::Relaxed);
                 // SAFETY: the stack was nobody's and is this CPU's now, until the loop there leaves it for good.
                 // `waiting` is on the stack that is left, whose frames stay until `look` or `stay` goes back to it.
                 unsafe { stack::call_on(top, run, waiting.at.as_ptr()) };
             }
-            None => self.stay(waiting),
+            None if may_stay => self.stay(waiting),
+            None => self.forget(waiting),
         }
         self.give_back();
+        is_over
     }
 
     /// Without a stack for the loop: keeps the CPU until this wait is over or that of another stack, to which it goes
@@ -270,14 +276,22 @@ extern "C" fn run() -> ! {
 /// and holds nothing when it returns. Meanwhile the CPU goes on with other coroutines; outside of any coroutine, as
 /// while the kernel starts, it does nothing else.
 pub fn wait(is_over: &dyn Fn() -> bool) {
+    let _ = wait_in(is_over, true);
+}
+
+/// As [`wait`]; `false` if there was no stack for the CPU to go on, and `may_stay` is not set.
+fn wait_in(is_over: &dyn Fn() -> bool, may_stay: bool) -> bool {
     let turn = sched::core().filter(|_| sched::MACHINE.current().is_some());
     #[cfg(feature = "checking")]
-    crate::sync::order::expect_none("where a call waits for the host");
+    crate::sync::order::expect_none("where a call waits in a detour");
     let Some(core) = turn else {
         while !is_over() {
+            if !may_stay {
+                return false;
+            }
             core::hint::spin_loop();
         }
-        return;
+        return true;
     };
     let here = here();
     let waiting = LeftStack { at: AtomicUsize::new(0), stack: here.current.load(Ordering::Relaxed), is_over };
@@ -285,7 +299,7 @@ pub fn wait(is_over: &dyn Fn() -> bool) {
     // Only now: whoever ends the wait from here on sees that somebody waits.
     if is_over() {
         here.forget(&waiting);
-        return;
+        return true;
     }
     let (thread, hooks) = (usage::thread_here(), HOOKS.get());
     if let Some((thread, hooks)) = thread.zip(hooks) {
@@ -297,7 +311,7 @@ pub fn wait(is_over: &dyn Fn() -> bool) {
     // end; and no other turn goes on here then, because a loop is left between two turns only, or in a turn that was
     // put aside.
     let aside = unsafe { core.put_aside() };
-    here.leave(&waiting);
+    let is_ended = here.leave(&waiting, may_stay);
     // SAFETY: as above.
     unsafe { core.take_up(aside) };
     #[cfg(feature = "checking")]
@@ -308,6 +322,45 @@ pub fn wait(is_over: &dyn Fn() -> bool) {
     }
     if let Some((thread, hooks)) = thread.zip(hooks) {
         (hooks.returns)(thread);
+    }
+    is_ended
+}
+
+/// The end of a wait for a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramWait {
+    /// It is over.
+    Over,
+    /// The thread is to die.
+    Killed,
+    /// There is no stack on which the CPU could go on.
+    NoStack,
+}
+
+/// The most waits for programs: the other stacks are for waits that the host ends.
+const PROGRAM_WAITS_MAX: usize = stack::SPARE_STACKS / 4 * 3;
+static PROGRAM_WAITS: AtomicUsize = AtomicUsize::new(0);
+
+/// Waits until a program has done something. The CPU may be the one that the program needs, so it is never kept: a wait
+/// for which there is no stack does not begin. A thread that is to die does not wait at all.
+#[must_use]
+pub fn wait_for_program(is_over: &dyn Fn() -> bool) -> ProgramWait {
+    let thread = usage::thread_here().zip(HOOKS.get());
+    let is_dying = || thread.is_some_and(|(thread, hooks)| (hooks.is_dying)(thread));
+    let relaxed = Ordering::Relaxed;
+    let one_more = |count| (count < PROGRAM_WAITS_MAX).then_some(count + 1);
+    if is_over() {
+        return ProgramWait::Over;
+    }
+    if PROGRAM_WAITS.fetch_update(relaxed, relaxed, one_more).is_err() {
+        return ProgramWait::NoStack;
+    }
+    let has_ended = wait_in(&|| is_over() || is_dying(), false);
+    PROGRAM_WAITS.fetch_sub(1, relaxed);
+    match has_ended {
+        _ if is_over() => ProgramWait::Over,
+        true => ProgramWait::Killed,
+        false => ProgramWait::NoStack,
     }
 }
 
@@ -323,6 +376,19 @@ pub fn wait_killably(is_over: &dyn Fn() -> bool) -> bool {
     wait(&|| is_over() || (hooks.is_dying)(thread));
     // A wait that was over may have begun anew, if others were faster.
     !(hooks.is_dying)(thread) || is_over()
+}
+
+/// Lets others have a turn, in the midst of a long piece of work that holds no spinlock. `false`: the thread is to die.
+#[must_use]
+pub fn give_way() -> bool {
+    let is_first = Cell::new(true);
+    wait_killably(&|| {
+        if is_first.replace(false) {
+            look_again();
+            return false;
+        }
+        true
+    })
 }
 
 /// A lock whose holder may wait for the host. Others wait in detours.
@@ -354,6 +420,20 @@ impl DetourLock {
             }
         }
         Some(DetourGuard(self))
+    }
+
+    /// As [`DetourLock::lock`], where the holder may wait for a program ([`wait_for_program`]).
+    ///
+    /// # Errors
+    /// The wait ended before the lock was free.
+    pub fn lock_beside_programs(&self) -> Result<DetourGuard<'_>, ProgramWait> {
+        while self.0.swap(true, Ordering::SeqCst) {
+            match wait_for_program(&|| !self.0.load(Ordering::SeqCst)) {
+                ProgramWait::Over => {}
+                end => return Err(end),
+            }
+        }
+        Ok(DetourGuard(self))
     }
 }
 

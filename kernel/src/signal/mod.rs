@@ -5,6 +5,7 @@
 //! [`PendingWork`] tell a thread that there is something to look at; who sets one kicks the thread.
 
 mod deliver;
+pub mod dispatch;
 mod fault;
 pub mod fd;
 pub mod filter;
@@ -77,15 +78,20 @@ bitflags! {
         const LOGGED = 1 << 24;
         /// The thread's calls are filtered: see `process::seccomp`. It stays, and is no work between calls.
         const FILTERED = 1 << 19;
+        /// Calls from outside of some instructions are the program's own: see `signal::dispatch`. It stays, likewise.
+        const DISPATCHED = 1 << 25;
     }
 }
 
 impl PendingWork {
+    /// The bits that stay, and are no work between calls.
+    pub const LASTING: Self = Self::FILTERED.union(Self::DISPATCHED);
+
     /// Whether there is something to do before the thread goes back to user mode.
     #[inline]
     #[must_use]
     pub const fn is_pressing(self) -> bool {
-        self.intersects(Self::FILTERED.complement())
+        self.intersects(Self::LASTING.complement())
     }
 }
 

@@ -287,7 +287,7 @@ calls! {
     __NR_fadvise64 => crate::syscall::fs::storage::fadvise64,
     __NR_readahead => crate::syscall::fs::storage::readahead,
     __NR_fsync => crate::syscall::fs::storage::fsync,
-    __NR_fdatasync => crate::syscall::fs::storage::fsync,
+    __NR_fdatasync => crate::syscall::fs::storage::fdatasync,
     __NR_sync => crate::syscall::fs::storage::sync,
     __NR_syncfs => crate::syscall::fs::storage::syncfs,
     __NR_sync_file_range => crate::syscall::fs::storage::sync_file_range,

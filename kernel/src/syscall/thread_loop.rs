@@ -41,7 +41,7 @@ pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
 const FUTURE_BYTES_MAX: usize = 1024;
 
 /// Threads whose calls somebody looks at before they are carried out.
-const WATCHED: PendingWork = PendingWork::TRACED.union(PendingWork::LOGGED).union(PendingWork::FILTERED);
+const WATCHED: PendingWork = PendingWork::TRACED.union(PendingWork::LOGGED).union(PendingWork::LASTING);
 
 /// Makes the build fail if the future is larger than a thread's may be.
 const fn checked<F>(future: F) -> F {
@@ -220,7 +220,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 break;
             }
             let is_settled = interrupted.is_none()
-                && thread.work() - PendingWork::FILTERED == PendingWork::RESTART
+                && thread.work() - PendingWork::LASTING == PendingWork::RESTART
                 && rseq::try_settle(&thread, context);
             if !is_settled {
                 if wait_for_memory(&thread).await.is_err() {
@@ -314,6 +314,9 @@ async fn look_at_call(caller: &Caller, context: &mut UserContext) -> Result<(), 
 /// A restart code: a signal has interrupted the wait for a filter's listener.
 async fn is_call_passed(caller: &Caller, context: &mut UserContext) -> Result<bool, Errno> {
     let thread = &**caller;
+    if thread.work().contains(PendingWork::DISPATCHED) && signal::dispatch::is_taken(thread, context).await {
+        return Ok(false);
+    }
     if thread.work().contains(PendingWork::LOGGED) {
         syscall::trace::begins(thread, context).await;
     }

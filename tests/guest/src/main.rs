@@ -27,6 +27,7 @@ mod epoll;
 mod extended;
 mod file;
 mod file_signals;
+mod fuse;
 mod inet;
 mod inotify;
 mod ipc;
@@ -75,6 +76,7 @@ mod time;
 mod trace;
 mod uring;
 mod usage;
+mod user_dispatch;
 mod vdso;
 mod waiting;
 mod watchers;
@@ -109,6 +111,7 @@ const FAMILIES: &[&[Test]] = &[
     mounts::TESTS,
     mounts::detached::TESTS,
     mounts::handles::TESTS,
+    mounts::hiding::TESTS,
     mounts::kinds::TESTS,
     mounts::namespace::TESTS,
     mounts::others::TESTS,
@@ -171,6 +174,7 @@ const FAMILIES: &[&[Test]] = &[
     slots::TESTS,
     space::TESTS,
     usage::TESTS,
+    user_dispatch::TESTS,
     trace::TESTS,
     trace::relations::TESTS,
     trace::memory::TESTS,
@@ -187,6 +191,7 @@ const FAMILIES: &[&[Test]] = &[
     seccomp::TESTS,
     seccomp_listener::TESTS,
     file_signals::TESTS,
+    fuse::TESTS,
     landlock::TESTS,
     leases::TESTS,
     keys::TESTS,

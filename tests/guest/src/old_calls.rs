@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use nix::sys::termios::{ControlFlags, LocalFlags, SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr};
 use nix::sys::wait::WaitStatus;
 
-use crate::harness::{OrFail, Outcome, in_child};
+use crate::harness::{OrFail, Outcome, in_child, is_heddle, skip};
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -27,6 +27,7 @@ crate::tests! {
     only_shared_mappings_change_places
     low_addresses_on_request
     ends_are_recorded
+    calls_of_32_bits_are_none
 }
 
 const PAGE: usize = 4096;
@@ -372,5 +373,22 @@ fn ends_are_recorded() -> Outcome {
         expect!(record[36..38] != [0, 0]);
         expect!(record[48..].starts_with(name.trim_ascii_end()));
     }
+    Ok(())
+}
+
+fn calls_of_32_bits_are_none() -> Outcome {
+    if !is_heddle() {
+        skip("Debian's kernel has them");
+        return Ok(());
+    }
+    let status = in_child(|| {
+        // SAFETY: `getpid` of 32 bits changes nothing but the result.
+        unsafe { std::arch::asm!("int 0x80", inlateout("rax") 20_usize => _) };
+        0
+    })?;
+    // As of a kernel without IA32_EMULATION.
+    expect!(matches!(status, WaitStatus::Signaled(_, Signal::SIGSEGV, _)));
+    // SAFETY: a call that does not exist.
+    expect_eq!(Errno::result(unsafe { libc::syscall(libc::SYS_modify_ldt, 0, 0, 0) }), Err(Errno::ENOSYS));
     Ok(())
 }

@@ -38,6 +38,8 @@ struct Extra {
 
 /// For shared folders.
 const SHARES: Extra = Extra { name: "9p", modules: &["9pnet_virtio", "9p"] };
+/// For file systems that programs serve.
+const SERVED: Extra = Extra { name: "fuse", modules: &["fuse"] };
 /// For a network interface.
 const NETWORK: Extra = Extra { name: "net", modules: &["virtio_net"] };
 
@@ -48,7 +50,7 @@ impl Extra {
 }
 
 /// Where in the package those, and what they depend on, are.
-const MODULE_FOLDERS: [&str; 14] = [
+const MODULE_FOLDERS: [&str; 15] = [
     "*/kernel/drivers/virtio/*",
     "*/kernel/drivers/char/*",
     "*/kernel/drivers/block/*",
@@ -58,6 +60,7 @@ const MODULE_FOLDERS: [&str; 14] = [
     "*/kernel/crypto/*",
     "*/kernel/fs/9p/*",
     "*/kernel/fs/fscache/*",
+    "*/kernel/fs/fuse/fuse.ko*",
     "*/kernel/fs/netfs/*",
     "*/kernel/net/9p/*",
     "*/kernel/drivers/net/virtio_net.ko*",
@@ -82,7 +85,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         bail!("--memory: Debian's kernel needs {} MiB at least", MEMORY_MIN_BYTES / MIB);
     }
     let kernel = kernel()?;
-    let mut modules = vec![kernel.join(MODULES_FOLDER)];
+    let mut modules = vec![kernel.join(MODULES_FOLDER), extra_modules(&kernel, &SERVED)?];
     if !choices.shares.is_empty() {
         modules.push(extra_modules(&kernel, &SHARES)?);
     }
@@ -215,7 +218,7 @@ fn unpack_package(package: &str, scratch: &Path, target: &Path) -> Result<PathBu
     for (number, (name, contents)) in (0..).zip(modules) {
         std::fs::write(done.join(format!("modules/{number:02}-{name}.ko")), contents)?;
     }
-    for extra in [SHARES, NETWORK] {
+    for extra in [SHARES, SERVED, NETWORK] {
         write_extra(&extra, &unpacked, &done.join(MODULES_FOLDER), &done.join(extra.folder()))?;
     }
     std::fs::rename(&done, target)?;

@@ -104,8 +104,14 @@ fn generate(repository: &Path) -> String {
     let present: BTreeSet<&str> = present.into_iter().flat_map(calls_in).collect();
     let mut words = BTreeSet::new();
     source_words(&repository.join("kernel/src"), &mut words);
-    for call in remarks.text.keys().chain(remarks.flags.keys()) {
-        assert!(present.contains(call.as_str()), "{REMARKS} speaks of {call}, which the kernel doesn't have");
+    for call in remarks.flags.keys() {
+        assert!(
+            present.contains(call.as_str()),
+            "{REMARKS} has flags of {call}, which the kernel doesn't have"
+        );
+    }
+    for call in remarks.text.keys() {
+        assert!(all.contains(call.as_str()), "{REMARKS} speaks of {call}, which is no call");
     }
     let mut document = format!(
         "# System calls\n\nOf the {} calls of Linux on x86-64 Heddle has {}. The list is generated: from the kernel's\n\
@@ -117,7 +123,7 @@ fn generate(repository: &Path) -> String {
     document.push_str("## With remarks\n\nEverything else is as in the manual page.\n\n");
     let remarked: BTreeSet<&str> =
         remarks.text.keys().chain(remarks.flags.keys()).map(String::as_str).collect();
-    for call in &remarked {
+    for call in remarked.intersection(&present) {
         let remark = remarks.text.get(*call).map_or(String::new(), |remark| format!(": {remark}"));
         wrap(&mut document, "", format!("- **`{call}`**{remark}").split(' ').map(str::to_owned));
         let flags = remarks.flags.get(*call).map_or(&[][..], Vec::as_slice);
@@ -139,7 +145,13 @@ fn generate(repository: &Path) -> String {
     let code = |call: &str| format!("`{call}`");
     wrap(&mut document, "", present.difference(&remarked).map(|call| code(call)));
     document.push_str("\n## Absent\n\nThese say `ENOSYS`.\n\n");
-    wrap(&mut document, "", all.difference(&present).map(|call| code(call)));
+    let unexplained = all.difference(&present).filter(|call| !remarked.contains(*call));
+    wrap(&mut document, "", unexplained.map(|call| code(call)));
+    document.push_str("\nThese will stay so:\n");
+    for call in remarked.difference(&present) {
+        let reason = &remarks.text[*call];
+        wrap(&mut document, "", format!("- **`{call}`**: {reason}").split(' ').map(str::to_owned));
+    }
     assert!(refused.is_subset(&all), "the table refuses calls that have no names");
     document
 }

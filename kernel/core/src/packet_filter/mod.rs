@@ -21,6 +21,8 @@ pub const INSTRUCTION_BYTES: usize = 8;
 const MEMORY_WORDS: usize = 16;
 /// Offsets from here on are no places in the packet: `SKF_AD_OFF`, `SKF_NET_OFF`, `SKF_LL_OFF`.
 const ASIDE: u32 = 0xffff_f000;
+/// `SKF_AD_ALU_XOR_X`.
+const XOR: u32 = ASIDE + 40;
 const FROM_NETWORK: u32 = 0xfff0_0000;
 const FROM_LINK: u32 = 0xffe0_0000;
 
@@ -284,6 +286,8 @@ impl PacketFilter {
             let behind = index.wrapping_add(constant);
             let cell = constant as usize % MEMORY_WORDS;
             match instruction.code {
+                // Not a load but the one operation that the machine has no code for.
+                code::LD_WORD | code::LD_HALF | code::LD_BYTE if constant == XOR => accumulator ^= index,
                 code::LD_WORD => accumulator = packet.word(constant)?,
                 code::LD_HALF => accumulator = packet.half(constant)?,
                 code::LD_BYTE => accumulator = packet.byte(constant)?,

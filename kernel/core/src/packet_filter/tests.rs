@@ -118,3 +118,13 @@ fn programs_that_could_go_astray_are_refused() {
     refused(&[(0x15, 1, 0, 0), (0x02, 0, 0, 3), (0x60, 0, 0, 3), (RET, 0, 0, 0)]);
     assert!(program(&[(0x02, 0, 0, 3), (0x60, 0, 0, 3), (RET, 0, 0, 0)]).is_ok());
 }
+
+#[test]
+fn the_index_is_combined_by_a_load_that_is_none() {
+    let aside = 0xffff_f000;
+    for size in [0x20, 0x28, 0x30] {
+        let lines =
+            [(0x01, 0, 0, 0xff00_00ff), (0x00, 0, 0, 0x0ff0_0ff0), (size, 0, 0, aside + 40), (0x16, 0, 0, 0)];
+        assert_eq!(program(&lines).unwrap().run(&view(&frame(), 0)), 0xf0f0_0f0f);
+    }
+}

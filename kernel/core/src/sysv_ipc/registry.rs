@@ -27,6 +27,8 @@ pub struct Registry<T> {
     count: usize,
     sequence: u32,
     last_place: Option<usize>,
+    /// The identifier that the next object is to have.
+    wanted: Option<i32>,
 }
 
 /// Why an object could not be entered.
@@ -48,7 +50,7 @@ impl<T> Registry<T> {
     /// No objects.
     #[must_use]
     pub const fn new() -> Self {
-        Self { places: Vec::new(), count: 0, sequence: 0, last_place: None }
+        Self { places: Vec::new(), count: 0, sequence: 0, last_place: None, wanted: None }
     }
 
     /// How many objects there are.
@@ -106,6 +108,31 @@ impl<T> Registry<T> {
         }
     }
 
+    /// The identifier that the next object is to have, if one was asked for.
+    #[must_use]
+    pub const fn wanted(&self) -> Option<i32> {
+        self.wanted
+    }
+
+    /// Asks for the identifier of the next object, which gets it if its place is free, and else the next free one.
+    pub const fn want(&mut self, id: i32) {
+        self.wanted = Some(id);
+    }
+
+    /// A place that nothing has, from one on.
+    fn free_place(&mut self, from: usize) -> Result<usize, Full> {
+        let place = (from..self.places.len()).find(|&place| self.places[place].is_none());
+        let place = place.unwrap_or(self.places.len().max(from));
+        if place >= PLACES {
+            return Err(Full::Limit);
+        }
+        self.places.try_reserve((place + 1).saturating_sub(self.places.len())).map_err(|_| Full::Memory)?;
+        while self.places.len() <= place {
+            push_reserved(&mut self.places, None);
+        }
+        Ok(place)
+    }
+
     /// Enters what `make` makes for its identifier.
     ///
     /// # Errors
@@ -119,14 +146,15 @@ impl<T> Registry<T> {
         if self.count >= limit.min(PLACES) {
             return Err(Full::Limit.into());
         }
-        let place = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
-        if place == self.places.len() {
-            self.places.try_reserve(1).map_err(|_| Full::Memory)?;
-            push_reserved(&mut self.places, None);
-        }
+        let wanted = self.wanted.take();
+        let place = self.free_place(wanted.and_then(place_of).unwrap_or(0))?;
         // Places that come again get a new number; while they only go up, the identifier is new anyway.
         let again = self.last_place.is_some_and(|last| place <= last);
-        let sequence = if again { (self.sequence + 1) % SEQUENCES } else { self.sequence };
+        let sequence = match wanted {
+            Some(id) => u32::from(sequence_of(id)),
+            None if again => (self.sequence + 1) % SEQUENCES,
+            None => self.sequence,
+        };
         let id = identifier(place, sequence);
         let value = make(id)?;
         self.places[place] = Some(RegistryEntry { key, sequence, value });
@@ -175,6 +203,25 @@ const fn identifier(place: usize, sequence: u32) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::{Full, Registry};
+
+    #[test]
+    fn an_identifier_can_be_asked_for() {
+        let mut objects = Registry::new();
+        let add = |objects: &mut Registry<u8>| objects.insert(0, 10, |_| Ok::<_, Full>(1)).unwrap();
+        assert_eq!(add(&mut objects), 0);
+        objects.want(3 << 15 | 5);
+        assert_eq!(objects.wanted(), Some(3 << 15 | 5));
+        assert_eq!(add(&mut objects), 3 << 15 | 5);
+        assert_eq!(objects.wanted(), None);
+        // Its place is taken, and the next one is not.
+        objects.want(7 << 15);
+        assert_eq!(add(&mut objects), 7 << 15 | 1);
+        assert_eq!((objects.len(), objects.highest()), (3, 5));
+        objects.want(i32::MAX);
+        assert_eq!(add(&mut objects), i32::MAX);
+        objects.want(i32::MAX);
+        assert_eq!(objects.insert(0, 10, |_| Ok::<_, Full>(1)), Err(Full::Limit));
+    }
 
     #[test]
     fn identifiers_do_not_come_again_soon() {

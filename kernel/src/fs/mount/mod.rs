@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::dentry::{Dentry, copy_name};
+use crate::fs::dentry::{Dentry, copy_name, count_move};
 use crate::fs::tree::Tree;
 use crate::memory::fallible;
 use crate::process::user_namespace::Users;
@@ -342,7 +342,12 @@ impl Mount {
             &mut at.mount.position.lock().children,
             MountedChild { at: at.entry.clone(), mount: self.clone(), is_left: false },
         );
-        let before = self.position.lock().at.replace(at);
+        let before = {
+            let mut position = self.position.lock();
+            // Its directories have another way up now.
+            count_move();
+            position.at.replace(at)
+        };
         debug_assert!(before.is_none());
     }
 

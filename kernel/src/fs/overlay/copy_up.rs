@@ -27,11 +27,9 @@ const PIECE_STEPS: u32 = 32;
 /// # Errors
 /// `EROFS` (there is no upper layer), `ENOENT` (it has no name any more), `EPERM`, `EINTR`, `ENOSPC`, `ENOMEM`, `EIO`.
 pub(super) fn copy_up(node: &OverlayNode, bytes: u64) -> Result<Arc<Dentry>, Errno> {
+    node.overlay.check_writable()?;
     if let Some(upper) = node.upper.get() {
         return Ok(upper.clone());
-    }
-    if !node.overlay.has_upper {
-        return Err(Errno::EROFS);
     }
     // From the node up to the first directory that is there.
     let mut missing = Vec::new();

@@ -21,7 +21,6 @@ mod rename;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
-use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::overlay::{OptionError, OverlayOptions};
@@ -32,7 +31,7 @@ use crate::fs::access::{self, Access};
 use crate::fs::inode::{Contents, Creation, FileType, InodeChange, device_number};
 use crate::fs::overlay::node::{LayerEntry, OverlayNode};
 use crate::fs::tree::TreeNode;
-use crate::fs::{Dentry, Inode, Mount, Path};
+use crate::fs::{Dentry, Inode, Mount, Path, fuse};
 use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::sched::detour::{self, DetourLock};
@@ -71,6 +70,16 @@ struct Overlay {
 }
 
 impl Overlay {
+    /// Whether changes may be made in the upper layer. As in Linux the file system counts, and not the mount by which
+    /// the layer was named.
+    ///
+    /// # Errors
+    /// `EROFS`: they may not, or there is none.
+    fn check_writable(&self) -> Result<(), Errno> {
+        let upper = self.layers.first().filter(|_| self.has_upper).ok_or(Errno::EROFS)?;
+        if upper.mount.file_system.flags() & linux::MS_RDONLY != 0 { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
     fn opaque_mark(&self) -> &'static [u8] {
         OPAQUE[usize::from(self.has_user_marks)]
     }
@@ -123,15 +132,7 @@ fn overlay_node(node: &Arc<dyn Inode>) -> Result<Arc<OverlayNode>, Errno> {
 /// # Errors
 /// `EINTR`: the thread is to die.
 fn give_way() -> Result<(), Errno> {
-    let is_first = Cell::new(true);
-    let is_over = || {
-        if is_first.replace(false) {
-            detour::look_again();
-            return false;
-        }
-        true
-    };
-    if detour::wait_killably(&is_over) { Ok(()) } else { Err(Errno::EINTR) }
+    if detour::give_way() { Ok(()) } else { Err(Errno::EINTR) }
 }
 
 /// How much has been done since others had a turn.
@@ -157,6 +158,10 @@ impl Pace {
 /// whoever opens them what they show.
 fn directory(place: Path) -> Result<Path, Errno> {
     const COMPUTED: [u32; 3] = [linux::PROC_SUPER_MAGIC, linux::SYSFS_MAGIC, linux::CGROUP2_SUPER_MAGIC];
+    // Locks of the overlay are held while a layer answers, and a program may never do so.
+    if place.mount.file_system.kind == fuse::KIND {
+        return Err(Errno::EINVAL);
+    }
     let node = &place.entry.node;
     let is_layer = node.kind() == FileType::Directory && !COMPUTED.contains(&node.statistics().magic);
     if is_layer { Ok(place) } else { Err(Errno::EINVAL) }

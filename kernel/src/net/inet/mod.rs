@@ -25,14 +25,12 @@ pub use crate::net::inet::device::attach;
 
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::inode::InodeChange;
-use crate::fs::{File, IoBuffer, Metadata, OpenFile, downcast_arc};
+use crate::fs::{File, IoBuffer, OpenFile, SocketNode, downcast_arc};
 use crate::memory::fallible;
 use crate::memory::user::PageFault;
 use crate::net::device_ioctl;
 use crate::net::inet::platform::{Kernel, SocketWaiters, events};
 use crate::net::namespace::NetNamespace;
-use crate::net::node::SocketNode;
 use crate::net::protocol::{Incoming, OptionValue, Outgoing, ProtocolSocket, SocketAddress};
 use crate::process::Thread;
 use crate::time::NS_PER_SECOND;
@@ -123,6 +121,13 @@ fn moved(
 }
 
 impl InetSocket {
+    /// The number of the socket, or of its network, which no other has.
+    fn cookie(&self, name: u32) -> OptionValue {
+        let is_network = name == net::SO_NETNS_COOKIE;
+        let number = if is_network { self.namespace.number() } else { self.node.inode };
+        OptionValue::new(&number.to_ne_bytes())
+    }
+
     /// A socket as `socket` makes it.
     ///
     /// # Errors
@@ -546,17 +551,8 @@ impl File for InetSocket {
         self.options().linger.load(Ordering::Relaxed) > 0
     }
 
-    fn metadata(&self) -> Metadata {
-        self.node.metadata()
-    }
-
-    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
-        self.node.change(change);
-        Ok(())
-    }
-
-    fn name(&self) -> &'static str {
-        "socket"
+    fn socket_node(&self) -> Option<&SocketNode> {
+        Some(&self.node)
     }
 }
 

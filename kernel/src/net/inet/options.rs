@@ -197,7 +197,7 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             _ => return Err(Errno::EOPNOTSUPP),
         },
         (net::SOL_IP, net::IP_TOS) => Options::get(&options.tos),
-        (net::SOL_SOCKET, net::SO_COOKIE) => return Ok(OptionValue::new(&socket.node.inode.to_ne_bytes())),
+        (net::SOL_SOCKET, net::SO_COOKIE | net::SO_NETNS_COOKIE) => return Ok(socket.cookie(name)),
         (net::SOL_SOCKET, net::SO_PEERCRED) => {
             let mut bytes = [0xff; 12];
             bytes[..4].fill(0);

@@ -27,13 +27,11 @@ use heddle_kernel_core::packet_filter::{PacketFilter, PacketView};
 use crate::arch::cpu;
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::inode::InodeChange;
-use crate::fs::{File, IoBuffer, Metadata, OpenFile, StatusFlags};
+use crate::fs::{File, IoBuffer, OpenFile, SocketNode, StatusFlags};
 use crate::memory::{MapSource, fallible};
 use crate::net::device_ioctl;
 use crate::net::interface::with_network;
 use crate::net::namespace::NetNamespace;
-use crate::net::node::SocketNode;
 use crate::net::options::SocketOptions;
 use crate::net::packet::registry::{Checksums, Frame, HEADER, PacketKind};
 use crate::net::packet::ring::{PacketRing, RingPacket, Version};
@@ -487,17 +485,8 @@ impl File for PacketSocket {
         Some(self.timeouts_ns[usize::from(write)].load(Ordering::Relaxed)).filter(|&timeout| timeout > 0)
     }
 
-    fn metadata(&self) -> Metadata {
-        self.node.metadata()
-    }
-
-    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
-        self.node.change(change);
-        Ok(())
-    }
-
-    fn name(&self) -> &'static str {
-        "socket"
+    fn socket_node(&self) -> Option<&SocketNode> {
+        Some(&self.node)
     }
 
     /// The ring's memory.

@@ -22,6 +22,8 @@ pub(super) struct ThreadIdentity {
     personality: AtomicU32,
     /// seccomp(2).
     seccomp: SpinLock<seccomp::Mode>,
+    /// The calls that the program takes itself.
+    dispatch: SpinLock<Option<UserDispatch>>,
     /// The thread as it counts for its user, as long as it does.
     task: SpinLock<Option<UserTask>>,
 }
@@ -41,9 +43,21 @@ impl ThreadIdentity {
             no_new_privileges: AtomicBool::new(no_new_privileges),
             personality: AtomicU32::new(0),
             seccomp: SpinLock::new(seccomp::Mode::Disabled),
+            dispatch: SpinLock::new(None),
             task: SpinLock::new(None),
         }
     }
+}
+
+/// The calls of a thread that its program takes itself, by `SIGSYS`: `PR_SET_SYSCALL_USER_DISPATCH`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserDispatch {
+    /// The first of the instructions from which calls are the kernel's, and their length.
+    pub first: usize,
+    /// See above.
+    pub length: usize,
+    /// The address of the byte that says whose the other calls are; 0: the program's.
+    pub selector: usize,
 }
 
 impl Thread {
@@ -134,6 +148,22 @@ impl Thread {
         }
         self.set_seccomp(seccomp::Mode::Strict);
         Ok(())
+    }
+
+    /// The calls that the program takes itself.
+    #[must_use]
+    pub fn user_dispatch(&self) -> Option<UserDispatch> {
+        *self.identity.dispatch.lock()
+    }
+
+    /// Changes them. Children, and programs that are executed, take none.
+    pub fn set_user_dispatch(&self, dispatch: Option<UserDispatch>) {
+        *self.identity.dispatch.lock() = dispatch;
+        if dispatch.is_some() {
+            self.add_work(PendingWork::DISPATCHED);
+        } else {
+            self.remove_work(PendingWork::DISPATCHED);
+        }
     }
 
     /// The word of personality(2).

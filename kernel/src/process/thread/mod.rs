@@ -29,6 +29,7 @@ use crate::sched::Parameters;
 pub(in crate::process) use crate::process::thread::accounting::UsageCounters;
 pub use crate::process::thread::accounting::UsageCounts;
 pub use crate::process::thread::copy_out::DeferredCopyOut;
+pub use crate::process::thread::identity::UserDispatch;
 pub use crate::process::thread::tracing::Tracee;
 
 /// A thread of a program.

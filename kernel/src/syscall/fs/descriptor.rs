@@ -39,8 +39,10 @@ pub fn close(call: &mut Call<'_>) -> SyscallResult {
     Ok(0.into())
 }
 
-/// Closes a socket with `SO_LINGER` on: the call waits until the peer has all bytes, if nobody else has it open.
+/// Closes a socket with `SO_LINGER` on: the call waits until the peer has all bytes, if nobody else has it open. Or a
+/// file that a program serves, who hears of it.
 fn close_lingering(call: &Call<'_>, open: Arc<OpenFile>) -> SyscallResult {
+    open.file.flush()?;
     let is_last = Arc::strong_count(&open) == 1;
     let lingering = InetSocket::lingering(&open.file).filter(|_| is_last);
     drop(open);

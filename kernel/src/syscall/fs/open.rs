@@ -1,6 +1,7 @@
 //! `open` and its kin.
 
 use alloc::sync::Arc;
+use heddle_kernel_core::decimal::Decimal;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -451,25 +452,6 @@ pub(super) fn open_place_only(place: Path, flags: u32) -> Result<Arc<OpenFile>, 
     fallible::try_arc(OpenFile::at(file, StatusFlags::from_bits_retain(flags & kept), place))
 }
 
-/// A mark and the digits of any number.
-const TEMPORARY_NAME_MAX: usize = 21;
-
-/// A file without a name is shown with its number in `/proc`.
-fn temporary_name(name: &mut [u8; TEMPORARY_NAME_MAX], mut number: u64) -> &[u8] {
-    let mut first = name.len();
-    loop {
-        first -= 1;
-        name[first] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    first -= 1;
-    name[first] = b'#';
-    &name[first..]
-}
-
 fn open_temporary(
     view: &View,
     thread: &Arc<Thread>,
@@ -486,9 +468,9 @@ fn open_temporary(
     let permissions = permissions_in(thread, &directory, request.mode & 0o7777);
     let parent: Arc<dyn Inode> = directory.entry.node.clone();
     let node = TreeNode::temporary_in(&parent, permissions, &view.credentials)?;
-    let mut name = [0; TEMPORARY_NAME_MAX];
-    let name = temporary_name(&mut name, Inode::metadata(&*node).inode);
-    let entry = Dentry::new(node, Some(directory.entry.clone()), name)?;
+    // A file without a name is shown with its number in `/proc`.
+    let name = Decimal::marked(b'#', Inode::metadata(&*node).inode);
+    let entry = Dentry::new(node, Some(directory.entry.clone()), name.as_bytes())?;
     entry.mark_removed();
     let place = Path { mount: directory.mount, entry };
     let opened = open_existing(view, thread, place, request.flags & !linux::O_DIRECTORY, true)?;

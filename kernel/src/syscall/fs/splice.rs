@@ -130,7 +130,8 @@ impl Copy {
             if stream && !self.to.open.file.poll(&self.to.open, None, Events::OUT)?.contains(Events::OUT) {
                 return Err(TryError::WouldBlock);
             }
-            let chunk = self.left.min(if stream { STREAM_CHUNK } else { CHUNK });
+            let most = if stream { STREAM_CHUNK } else { CHUNK };
+            let chunk = self.left.min(self.record_bytes().unwrap_or(most));
             self.buffer
                 .try_reserve_exact(chunk.saturating_sub(self.buffer.len()))
                 .map_err(|_| Errno::ENOMEM)?;
@@ -140,13 +141,21 @@ impl Copy {
             if buffer.is_unfinished() {
                 return Ok(false);
             }
-            let read = match result {
+            let mut read = match result {
                 // A short count is a result; a copy waits only for its first byte.
                 Err(TryError::WouldBlock) if self.done > 0 => 0,
                 result => result?,
             };
             if read == 0 {
                 return Ok(true);
+            }
+            // A record is written whole: what is there of it may come in pieces.
+            while self.to.open.file.record_bytes().is_some() && read < chunk {
+                let mut buffer = IoBuffer::kernel_out(&mut self.buffer[read..]);
+                match self.from.operate(&mut buffer, false) {
+                    Ok(more @ 1..) => read += more,
+                    _ => break,
+                }
             }
             self.held = 0..read;
         }
@@ -166,7 +175,13 @@ impl Copy {
             self.held = 0..0;
         }
         result?;
-        Ok(self.left == 0)
+        Ok(self.left == 0 || self.held.is_empty() && self.record_bytes().is_some())
+    }
+
+    /// The most bytes of a record, if one side has records.
+    fn record_bytes(&self) -> Option<usize> {
+        let from = self.from.open.file.record_bytes();
+        from.or_else(|| self.to.open.file.record_bytes())
     }
 
     fn store_positions(&self) -> TryResult<()> {

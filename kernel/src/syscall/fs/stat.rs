@@ -20,20 +20,20 @@ const BLOCK_BYTES: u32 = 4096;
 pub fn stat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
-    put_stat(call, 1, &place.entry.node.metadata())
+    put_stat(call, 1, &place.entry.node.metadata_now()?)
 }
 
 /// lstat(2).
 pub fn lstat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, linux::AT_SYMLINK_NOFOLLOW)?;
-    put_stat(call, 1, &place.entry.node.metadata())
+    put_stat(call, 1, &place.entry.node.metadata_now()?)
 }
 
 /// fstat(2).
 pub fn fstat(call: &mut Call<'_>) -> SyscallResult {
     let open = call.thread.descriptors().get(call.int(0))?;
-    put_stat(call, 1, &open.metadata())
+    put_stat(call, 1, &open.metadata_now()?)
 }
 
 /// newfstatat(2).
@@ -57,9 +57,9 @@ fn metadata_of(call: &Call<'_>, descriptor: i32, path: usize, flags: u32) -> Try
         get_path(call, path)?
     };
     if path.is_empty() && flags & linux::AT_EMPTY_PATH != 0 && descriptor != linux::AT_FDCWD {
-        return Ok(call.thread.descriptors().get(descriptor)?.metadata());
+        return Ok(call.thread.descriptors().get(descriptor)?.metadata_now()?);
     }
-    Ok(find(call, descriptor, &path, flags)?.entry.node.metadata())
+    Ok(find(call, descriptor, &path, flags)?.entry.node.metadata_now()?)
 }
 
 /// Owner and group of a file as the caller sees them.
@@ -102,10 +102,10 @@ fn seen_by_statx(call: &Call<'_>, flags: u32) -> TryResult<(Metadata, u32, bool)
         if call.word(1) == 0 && is_empty_allowed { alloc::vec::Vec::new() } else { get_path(call, 1)? };
     let (place, metadata) = if path.is_empty() && is_empty_allowed && descriptor != linux::AT_FDCWD {
         let open = call.thread.descriptors().get(descriptor)?;
-        (path_of_open_file(&open)?, open.metadata())
+        (path_of_open_file(&open)?, open.metadata_now()?)
     } else {
         let place = find(call, descriptor, &path, flags)?;
-        let metadata = place.entry.node.metadata();
+        let metadata = place.entry.node.metadata_now()?;
         (place, metadata)
     };
     Ok((metadata, place.mount.id, place.is_mount_root()))

@@ -236,9 +236,19 @@ fn is_stored(open: &OpenFile) -> bool {
     matches!(open.kind(), FileType::Regular | FileType::Block) && open.file.is_seekable()
 }
 
-/// fsync(2) and fdatasync(2).
+/// fsync(2).
 pub fn fsync(call: &mut Call<'_>) -> SyscallResult {
+    store_file(call, false)
+}
+
+/// fdatasync(2).
+pub fn fdatasync(call: &mut Call<'_>) -> SyscallResult {
+    store_file(call, true)
+}
+
+fn store_file(call: &Call<'_>, is_for_data: bool) -> SyscallResult {
     let open: Arc<OpenFile> = get_file(call, 0)?;
+    open.file.store(is_for_data)?;
     if is_stored(&open) || open.kind() == FileType::Directory {
         store(&open)
     } else {

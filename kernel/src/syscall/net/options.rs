@@ -37,6 +37,10 @@ fn value_of(call: &Call<'_>, socket: &Socket, option: u32) -> Result<([u8; 16], 
         net::SO_RCVLOWAT => socket.options().low_water().load(Ordering::Relaxed),
         net::SO_MARK => socket.options().mark().load(Ordering::Relaxed),
         net::SO_PEEK_OFF => socket.inbox().peek_offset() as u32,
+        net::SO_NETNS_COOKIE => {
+            bytes[..8].copy_from_slice(&socket.namespace.number().to_ne_bytes());
+            return Ok((bytes, 8));
+        }
         // Nothing has been set that these would tell.
         net::SO_BSDCOMPAT => 0,
         net::SO_PEERCRED => {

@@ -61,8 +61,8 @@ pub fn ustat(call: &mut Call<'_>) -> SyscallResult {
     let device = u64::from(call.uint(0));
     let namespaces = call.thread.namespaces();
     let mounts = namespaces.mounts.set().list(&mount::lock(), 0)?;
-    let found = mounts.iter().map(|mount| mount.root.node.statistics()).find(|found| found.device == device);
-    let statistics = found.ok_or(Errno::EINVAL)?;
+    let found = mounts.iter().find(|mount| mount.root.node.device() == device);
+    let statistics = found.ok_or(Errno::EINVAL)?.root.node.statistics();
     let mut bytes = [0; BYTES];
     bytes[..4].copy_from_slice(&(statistics.free as u32).to_ne_bytes());
     bytes[8..16].copy_from_slice(&statistics.free_nodes.to_ne_bytes());

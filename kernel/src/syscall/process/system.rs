@@ -4,10 +4,12 @@ use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::{general as linux, prctl};
 
 use crate::arch;
+use crate::arch::paging::USER_END;
 use crate::boot::{RELEASE, VERSION};
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::process::host_name::HOST_NAME_BYTES;
+use crate::process::thread::UserDispatch;
 use crate::process::{Thread, exit, load, table};
 use crate::syscall::fs::TRANSFER_LIMIT;
 use crate::syscall::process::{isolation, privilege, seccomp};
@@ -165,6 +167,23 @@ const PTRACER_ANY: usize = usize::MAX;
 /// `PR_TSC_ENABLE`: programs may read the counter, always.
 const TSC_ENABLED: u32 = 1;
 
+/// `PR_SET_SYSCALL_USER_DISPATCH`.
+fn set_user_dispatch(call: &Call<'_>) -> Result<(), Errno> {
+    let (first, length, selector) = (call.word(2), call.word(3), call.word(4));
+    let dispatch = match call.word(1) as u32 {
+        prctl::PR_SYS_DISPATCH_OFF if (first, length, selector) == (0, 0, 0) => None,
+        // An end that is no address.
+        prctl::PR_SYS_DISPATCH_ON if first != 0 && first.wrapping_add(length) <= first => {
+            return Err(Errno::EINVAL);
+        }
+        prctl::PR_SYS_DISPATCH_ON if selector >= USER_END => return Err(Errno::EFAULT),
+        prctl::PR_SYS_DISPATCH_ON => Some(UserDispatch { first, length, selector }),
+        _ => return Err(Errno::EINVAL),
+    };
+    call.thread.set_user_dispatch(dispatch);
+    Ok(())
+}
+
 /// prctl(2).
 pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread;
@@ -232,6 +251,7 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_SET_THP_DISABLE => thread.process.set_huge_pages_off(argument != 0),
         prctl::PR_GET_THP_DISABLE if argument != 0 => return Err(Errno::EINVAL.into()),
         prctl::PR_GET_THP_DISABLE => return Ok(usize::from(thread.process.huge_pages_are_off()).into()),
+        prctl::PR_SET_SYSCALL_USER_DISPATCH => set_user_dispatch(call)?,
         prctl::PR_GET_SECCOMP => return Ok((thread.seccomp().number() as usize).into()),
         prctl::PR_SET_SECCOMP => return seccomp::set_by_prctl(call),
         prctl::PR_SET_TIMERSLACK => thread.set_timer_slack_ns(argument as u64),

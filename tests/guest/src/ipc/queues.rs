@@ -4,11 +4,13 @@
 use std::fs;
 
 use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::sys::wait::{WaitStatus, waitpid};
 
 use super::{as_nobody, check, key, listed};
 use crate::harness::{OrFail, Outcome, spawn_child};
+use crate::mounts::namespace::apart;
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -19,6 +21,7 @@ crate::tests! {
     waiting_ends
     permissions_are_checked
     limits_and_lists
+    an_identifier_can_be_asked_for
 }
 
 /// A queue that is removed when dropped.
@@ -248,4 +251,37 @@ fn limits_and_lists() -> Outcome {
     };
     expect!((0..=highest).any(|place| stat(place) == Ok(queue.0)));
     Ok(())
+}
+
+fn an_identifier_can_be_asked_for() -> Outcome {
+    const WANTED: i32 = 5 << 15 | 7;
+    apart(|| {
+        unshare(CloneFlags::CLONE_NEWIPC).or_fail()?;
+        for kind in ["msg", "sem", "shm"] {
+            let path = format!("/proc/sys/kernel/{kind}_next_id");
+            let get = || {
+                // SAFETY: three calls with numbers only.
+                check(unsafe {
+                    match kind {
+                        "msg" => libc::msgget(libc::IPC_PRIVATE, 0o600),
+                        "sem" => libc::semget(libc::IPC_PRIVATE, 1, 0o600),
+                        _ => libc::shmget(libc::IPC_PRIVATE, 4096, 0o600),
+                    }
+                })
+            };
+            expect_eq!(fs::read_to_string(&path).or_fail()?, "-1\n");
+            expect_eq!(
+                fs::write(&path, "-1").err().and_then(|error| error.raw_os_error()),
+                Some(libc::EINVAL)
+            );
+            fs::write(&path, WANTED.to_string()).or_fail()?;
+            expect_eq!(fs::read_to_string(&path).or_fail()?, format!("{WANTED}\n"));
+            expect_eq!(get(), Ok(WANTED));
+            expect_eq!(fs::read_to_string(&path).or_fail()?, "-1\n");
+            // Its place is taken, and the next one is not.
+            fs::write(&path, WANTED.to_string()).or_fail()?;
+            expect_eq!(get(), Ok(WANTED + 1));
+        }
+        Ok(())
+    })
 }

@@ -4,6 +4,7 @@
 
 pub mod detached;
 pub mod handles;
+pub mod hiding;
 pub mod kinds;
 pub mod namespace;
 pub mod others;

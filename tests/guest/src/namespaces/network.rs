@@ -37,6 +37,7 @@ crate::tests! {
     rights_count_in_the_owner
     networks_are_counted
     many_networks_come_and_go
+    sockets_tell_their_network
 }
 
 const NS_GET_NSTYPE: u64 = 0xb703;
@@ -418,5 +419,33 @@ fn many_networks_come_and_go() -> Outcome {
         // SAFETY: it was just made.
         drop(unsafe { OwnedFd::from_raw_fd(copy) });
         leave()
+    })
+}
+
+fn sockets_tell_their_network() -> Outcome {
+    const SO_NETNS_COOKIE: i32 = 71;
+    let cookie = |socket: &dyn AsRawFd| -> Result<u64, Errno> {
+        let (mut value, mut length) = (0_u64, 8);
+        let place = (&raw mut value).cast();
+        // SAFETY: a number with its length.
+        let result = unsafe {
+            libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, place, &raw mut length)
+        };
+        Errno::result(result).map(|_| value)
+    };
+    let own = cookie(&UdpSocket::bind(LOOPBACK).or_fail()?).or_fail()?;
+    let (stays, _) = UnixStream::pair().or_fail()?;
+    expect_eq!(cookie(&stays), Ok(own));
+    expect!(own != 0);
+    apart(|| {
+        leave()?;
+        let (other, _) = UnixStream::pair().or_fail()?;
+        let cookie_there = cookie(&other).or_fail()?;
+        expect!(cookie_there != own && cookie_there != 0);
+        let socket =
+            socket(AddressFamily::Inet6, SockType::Stream, SockFlag::empty(), SockProtocol::Tcp).or_fail()?;
+        expect_eq!(cookie(&socket), Ok(cookie_there));
+        expect_eq!(cookie(&stays), Ok(own));
+        Ok(())
     })
 }

@@ -23,6 +23,7 @@ crate::tests! {
     descriptors_of_processes_know_both_sides
     credentials_name_the_sender_for_the_receiver
     locks_name_their_holder
+    the_last_number_is_the_readers
 }
 
 /// The processes that a `/proc` lists.
@@ -177,6 +178,23 @@ fn locks_name_their_holder() -> Outcome {
                 let nobody = libc::fcntl(theirs.as_raw_fd(), libc::F_SETOWN, 9);
                 expect_eq!(Errno::result(nobody), Err(Errno::ESRCH));
             }
+            Ok(())
+        })
+    })
+}
+
+fn the_last_number_is_the_readers() -> Outcome {
+    let last = || -> Result<String, String> {
+        let text = fs::read_to_string("/proc/loadavg").or_fail()?;
+        Ok(text.trim_end().rsplit(' ').next().unwrap_or_default().to_owned())
+    };
+    apart(|| {
+        leave()?;
+        // By the first namespace's `/proc`.
+        apart(|| {
+            expect_eq!(last()?, "1");
+            apart(|| Ok(()))?;
+            expect_eq!(last()?, "2");
             Ok(())
         })
     })

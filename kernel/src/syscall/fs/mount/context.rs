@@ -178,7 +178,7 @@ impl Context {
         drop(state);
         check_file_system(call, &mount.file_system)?;
         landlock::check_mounts(&call.thread.credentials())?;
-        settings::check_again(mount.file_system.kind, &options)?;
+        settings::change(&mount, &options, &call.thread.credentials())?;
         mount.file_system.change_flags(&lock(), flags)
     }
 }

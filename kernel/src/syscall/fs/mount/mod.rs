@@ -12,7 +12,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::lookup::PATH_LIMIT;
 use crate::fs::mount::{self, MountSet, Propagation, Superblock, is_unused};
 use crate::fs::tree::deferred_trees;
-use crate::fs::{FileType, Mount, Path, landlock};
+use crate::fs::{FileType, Mount, Path, fuse, landlock};
 use crate::process::table;
 use crate::sched::Budget;
 use crate::syscall::fs::{find, get_path, get_string};
@@ -133,7 +133,7 @@ fn remount(call: &Call<'_>, at: &Path, flags: u32, options: &[u8]) -> Result<(),
     if flags & linux::MS_BIND == 0 {
         let file_system = &at.mount.file_system;
         check_file_system(call, file_system)?;
-        settings::check_again(file_system.kind, options)?;
+        settings::change(&at.mount, options, &call.thread.credentials())?;
         let topology = mount::lock();
         file_system.change_flags(&topology, flags)?;
         at.mount.change_flags(&topology, own);
@@ -162,6 +162,9 @@ pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
     if !place.is_mount_root() || !place.mount.is_in(&own_mounts(call)) || place.mount.is_locked() {
         return Err(Errno::EINVAL.into());
     }
+    if flags & MNT_FORCE != 0 && !call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM.into());
+    }
     landlock::check_mounts(&call.thread.credentials())?;
     let mount = place.mount;
     drop(place.entry);
@@ -184,6 +187,9 @@ pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
         let flags = mount.file_system.flags();
         mount.file_system.change_flags(&mount::lock(), flags | linux::MS_RDONLY)?;
         return Ok(0.into());
+    }
+    if flags & MNT_FORCE != 0 {
+        fuse::abort(&mount.root.node);
     }
     mount::unmount(mount, is_lazy)?;
     if !deferred_trees::is_any() {

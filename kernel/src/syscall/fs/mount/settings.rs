@@ -9,21 +9,28 @@ use crate::error::Errno;
 use crate::fs::inode::InodeChange;
 use crate::fs::lookup::Walker;
 use crate::fs::tree::Tree;
-use crate::fs::{Mount, overlay};
+use crate::fs::{Mount, fuse, overlay};
 use crate::ipc::mqueue;
 use crate::ipc::namespace::IpcNamespace;
 use crate::net::namespace::NetNamespace;
 use crate::process::pid_namespace;
 use crate::process::user_namespace::{IdKind, Users, lower};
 use crate::process::{Credentials, Thread};
-use crate::procfs;
+use crate::procfs::{self, ProcOptions};
 use crate::tty;
 
 use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
 
 /// Whether there is a file system of this kind.
 pub(super) fn is_known(kind: &[u8]) -> bool {
-    matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue" | b"devpts" | b"cgroup2" | b"overlay")
+    const KNOWN: [&[u8]; 8] =
+        [b"tmpfs", b"ramfs", b"proc", b"sysfs", b"mqueue", b"devpts", b"cgroup2", b"overlay"];
+    KNOWN.contains(&kind) || is_served(kind)
+}
+
+/// Whether a program serves file systems of this kind, which may have a name of its own.
+fn is_served(kind: &[u8]) -> bool {
+    kind == b"fuse" || kind.starts_with(b"fuse.")
 }
 
 /// A mount of a new file system, or of the one that there is of its kind for the thread.
@@ -58,13 +65,23 @@ pub(super) fn make(
             made.file_system.set_owner(&owner);
             return Ok(made);
         }
+        _ if is_served(kind) => {
+            let made = fuse::mount(thread, source, options, flags)?;
+            made.file_system.set_owner(&owner);
+            return Ok(made);
+        }
         b"devpts" => {
             let made = tty::instance::mount(source, options, flags, &thread.credentials())?;
             made.file_system.set_owner(&owner);
             return Ok(made);
         }
+        b"proc" => {
+            let options = ProcOptions::parse(options, &thread.credentials())?;
+            let made = procfs::mount(thread.process.pids.clone())?;
+            procfs::change_rules(&made.root.node, &options)?;
+            made
+        }
         _ if !options.is_empty() => return Err(Errno::EINVAL),
-        b"proc" => procfs::mount(thread.process.pids.clone())?,
         b"sysfs" => procfs::mount_sys(&*NetNamespace::of(thread)?)?,
         b"cgroup2" => cgroupfs::mount(&thread.namespaces().groups.root, source, flags)?,
         b"mqueue" => mqueue::mount(&*IpcNamespace::of(thread)?, source, flags)?,
@@ -106,13 +123,18 @@ fn owner(thread: &Thread, kind: &[u8], flags: u32) -> Result<Users, Errno> {
     Ok(owner)
 }
 
-/// Options for a file system that is mounted already: they are checked, and none that says something new is taken.
+/// Options for a file system that is mounted already. Those of `/proc` take effect; others are checked, and none that
+/// says something new is taken.
 ///
 /// # Errors
 /// `EINVAL`.
-pub(super) fn check_again(kind: &str, options: &[u8]) -> Result<(), Errno> {
+pub(super) fn change(mount: &Mount, options: &[u8], who: &Credentials) -> Result<(), Errno> {
     if options.is_empty() {
         return Ok(());
+    }
+    let kind = mount.file_system.kind;
+    if kind == "proc" {
+        return procfs::change_rules(&mount.root.node, &ProcOptions::parse(options, who)?);
     }
     if !matches!(kind, "tmpfs" | "ramfs") {
         return Err(Errno::EINVAL);

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 use crate::harness::{OrFail, Outcome, is_heddle};
 use crate::mounts::namespace::apart;
-use crate::mounts::overlay::{Layers, names, overlay, text};
+use crate::mounts::overlay::{Layers, error_of, names, overlay, text};
 use crate::mounts::umount;
 use crate::{expect, expect_eq};
 
@@ -24,6 +24,7 @@ crate::tests! {
     large_directories_are_merged
     set_id_bits_go_with_a_write
     file_systems_that_compute_are_no_layers
+    an_upper_layer_that_becomes_read_only
 }
 
 fn attributes_are_copied_and_marks_hidden() -> Outcome {
@@ -287,4 +288,36 @@ fn file_systems_that_compute_are_no_layers() -> Outcome {
     }
     expect_eq!(overlay(&layers.merged, &format!("lowerdir=/proc:{other}")), Err(Errno::EINVAL));
     Ok(())
+}
+
+fn an_upper_layer_that_becomes_read_only() -> Outcome {
+    let layers = Layers::new("read-only-upper")?;
+    // A file system of its own, which others do not need to write.
+    let own = layers.stage.mounted("own")?;
+    for name in ["upper", "work"] {
+        fs::create_dir(own.join(name)).or_fail()?;
+    }
+    fs::write(layers.lower.join("lower"), "x").or_fail()?;
+    let own_path = own.display();
+    let options =
+        format!("lowerdir={},upperdir={own_path}/upper,workdir={own_path}/work", layers.lower.display());
+    overlay(&layers.merged, &options).or_fail()?;
+    fs::write(layers.merged.join("upper"), "x").or_fail()?;
+    crate::mounts::mount(None, &own, None, libc::MS_REMOUNT | libc::MS_RDONLY).or_fail()?;
+    let merged = |name: &str| layers.merged.join(name);
+    for error in [
+        error_of(fs::write(merged("new"), "x")),
+        error_of(fs::write(merged("lower"), "x")),
+        error_of(File::options().write(true).open(merged("upper"))),
+        error_of(fs::set_permissions(merged("upper"), fs::Permissions::from_mode(0o600))),
+        error_of(fs::remove_file(merged("upper"))),
+        error_of(fs::rename(merged("upper"), merged("other"))),
+        error_of(fs::hard_link(merged("upper"), merged("other"))),
+        error_of(fs::create_dir(merged("directory"))),
+    ] {
+        expect_eq!(error, Some(Errno::EROFS));
+    }
+    expect_eq!(fs::read(merged("upper")).or_fail()?, b"x");
+    crate::mounts::mount(None, &own, None, libc::MS_REMOUNT).or_fail()?;
+    fs::write(merged("new"), "x").or_fail()
 }
