@@ -267,7 +267,6 @@ impl Walker<'_> {
     /// The directory above. A directory that was moved out of the part of its file system that the mount shows has
     /// none: what is not shown is not reached from there. So has one that may have been moved out of the directory
     /// that the walk is to stay in.
-    #[inline(never)]
     fn up(&self, place: &Path, root: &Path, how: LookupFlags, ascent: &mut Ascent) -> Result<Path, Errno> {
         if how.contains(LookupFlags::BENEATH) && place.is(&self.start) {
             return Err(Errno::EXDEV);

@@ -14,9 +14,6 @@ use crate::memory::fallible::try_insert;
 use crate::memory::{FrameRef, PageRef};
 use crate::sync::SpinLock;
 
-/// The most pages of one [`MapSource::resident_run`].
-pub const RUN_PAGES: usize = 16;
-
 /// An object whose pages can be mapped: a file, or memory that processes share.
 pub trait MapSource: Any + Send + Sync {
     /// Page `index` of the object. With `write`, the page must be one that all who map the object share, in a
@@ -37,13 +34,6 @@ pub trait MapSource: Any + Send + Sync {
     fn resident(&self, index: u64) -> Option<PageRef> {
         let _ = index;
         None
-    }
-
-    /// [`MapSource::resident`] for each page from `first` on whose bit is set in `wanted`, in one look.
-    fn resident_run(&self, first: u64, wanted: u32, found: &mut [Option<PageRef>; RUN_PAGES]) {
-        for (number, found) in (0..).zip(found).filter(|&(number, _)| wanted >> number & 1 != 0) {
-            *found = self.resident(first + number);
-        }
     }
 
     /// Whether it is memory that processes share, and no file.

@@ -16,7 +16,6 @@ use crate::fs::tree::seals::SharedMapping;
 use crate::fs::tree::{TreeNode, page};
 use crate::fs::xattr::CAPABILITY;
 use crate::fs::{File, FileType, IoBuffer, OpenFile, Sought, StatusFlags};
-use crate::memory::source::RUN_PAGES;
 use crate::memory::{MapSource, PageRef};
 use crate::process::Thread;
 use crate::sync::SpinLock;
@@ -315,15 +314,6 @@ impl MapSource for TreeNode {
 
     fn resident(&self, index: u64) -> Option<PageRef> {
         self.content().ok()?.lock().resident(self.lower(), index, self.is_shared())
-    }
-
-    fn resident_run(&self, first: u64, wanted: u32, found: &mut [Option<PageRef>; RUN_PAGES]) {
-        let Ok(content) = self.content() else { return };
-        let (lower, is_shared) = (self.lower(), self.is_shared());
-        let content = content.lock();
-        for (number, found) in (0..).zip(found).filter(|&(number, _)| wanted >> number & 1 != 0) {
-            *found = content.resident(lower, first + number, is_shared);
-        }
     }
 
     fn path(&self) -> Option<Vec<u8>> {

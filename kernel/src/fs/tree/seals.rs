@@ -7,7 +7,6 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::tree::node::TreeNode;
-use crate::memory::source::RUN_PAGES;
 use crate::memory::{MapSource, PageRef, fallible};
 
 /// `F_SEAL_` bits, and above them how many shared mappings there are that may become writable: the two are looked at
@@ -106,10 +105,6 @@ impl MapSource for SharedMapping {
 
     fn resident(&self, index: u64) -> Option<PageRef> {
         MapSource::resident(&*self.0, index)
-    }
-
-    fn resident_run(&self, first: u64, wanted: u32, found: &mut [Option<PageRef>; RUN_PAGES]) {
-        self.0.resident_run(first, wanted, found);
     }
 
     fn serial(&self) -> (u64, u64) {

@@ -12,7 +12,7 @@ use crate::error::Errno;
 use crate::memory::counters::count;
 use crate::memory::gather::Gather;
 use crate::memory::oom::Shortage;
-use crate::memory::source::{Object, RUN_PAGES};
+use crate::memory::source::Object;
 use crate::memory::space::ahead::PAGES_MAX;
 use crate::memory::space::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space, resident};
 use crate::memory::table::{Leaves, rights};
@@ -20,7 +20,7 @@ use crate::memory::user::PageFault;
 use crate::memory::{FrameRef, PageRef, counters, shootdown};
 
 /// Pages that a fault on a file brings in around it at most, as far as they are in memory.
-const AROUND_PAGES: usize = RUN_PAGES;
+const AROUND_PAGES: usize = 16;
 
 /// The access that faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -286,21 +286,14 @@ fn bring_in_around(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range
     let table = page & !(paging::span(1) - 1);
     let range =
         range.start.max(mapping.start).max(table)..range.end.min(mapping.end).min(table + paging::span(1));
-    let mut wanted = 0;
-    for (number, near) in range.clone().step_by(PAGE_SIZE).enumerate() {
-        if near != page && !leaves.leaf(near).get().is_present() {
-            wanted |= 1 << number;
+    for near in range.step_by(PAGE_SIZE).filter(|&near| near != page) {
+        let leaf = leaves.leaf(near);
+        if leaf.get().is_present() {
+            continue;
         }
-    }
-    if wanted == 0 {
-        return 0;
-    }
-    let mut found = [const { None }; RUN_PAGES];
-    source.resident_run(mapping.offset_of(range.start) / PAGE_SIZE as u64, wanted, &mut found);
-    for (near, found) in range.step_by(PAGE_SIZE).zip(found) {
-        if let Some(found) = found {
+        if let Some(found) = source.resident(mapping.offset_of(near) / PAGE_SIZE as u64) {
             let new = entry_for(found, mapping, false);
-            leaves.leaf(near).replace(new);
+            leaf.replace(new);
             count += usize::from(resident::counts(new));
         }
     }
