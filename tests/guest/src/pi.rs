@@ -91,6 +91,12 @@ pub(crate) fn use_one_cpu() -> Outcome {
     sched_setaffinity(Pid::from_raw(0), &set).or_fail()
 }
 
+/// Whether a thread of this process sleeps, and neither runs nor waits for a disk.
+fn is_asleep(number: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{number}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+}
+
 /// Waits until a thread that has told its number does nothing any more: it waits.
 pub(crate) fn wait_until_it_waits(tid: &AtomicI32) -> Outcome {
     let mut before = None;
@@ -107,7 +113,7 @@ pub(crate) fn wait_until_it_waits(tid: &AtomicI32) -> Outcome {
             time.assume_init()
         };
         let now = Some((time.tv_sec, time.tv_nsec));
-        if now == before {
+        if now == before && is_asleep(number) {
             return Ok(());
         }
         before = now;
