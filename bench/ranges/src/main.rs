@@ -6,17 +6,18 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use heddle_range_lock_bench::host::Watch;
+use heddle_range_lock_bench::lines;
 use heddle_range_lock_bench::memory::{self, Order};
 use heddle_range_lock_bench::plan::{self, Effort, Entrant, Row};
 use heddle_range_lock_bench::plot;
-use heddle_range_lock_bench::report::{self, Memory, Report};
+use heddle_range_lock_bench::report::{self, LineCosts, Memory, Report};
 use heddle_range_lock_bench::side::Side;
 use heddle_range_lock_bench::sides::skiplist::SkipList;
 use heddle_range_lock_bench::workload::{self, Kind, Sample};
 
 const USAGE: &str =
     "usage: heddle-range-lock-bench [--quick | --full | --memory SIDE] [--filter TEXT] [--json FILE] [--svg DIR]
-  --quick        about a minute and a half; without it, about three
+  --quick        about two minutes; without it, about five
   --full         more rounds, longer runs, more rows: about half an hour
   --memory SIDE  only the memory of a side, with ranges taken in no order, ascending and descending
   --filter TEXT  only workloads whose name begins with TEXT
@@ -62,6 +63,11 @@ fn main() -> ExitCode {
     {
         return exit(memories(&mut Report::default(), side, &Order::ALL));
     }
+    if let [flag, side, row] = &arguments[..]
+        && flag == lines::TRACED
+    {
+        return exit(traced(side, row));
+    }
     exit(options().map_err(Into::into).and_then(|options| measure(&options)))
 }
 
@@ -97,9 +103,11 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
         report.figures.extend(figures);
     }
     report::print_cpu(&report.figures, &sides);
+    report::print_counts(&report.figures, &sides);
     if options.filter.is_empty() {
         heights(&mut report, effort, cores);
         latencies(&mut report, &sides, effort);
+        lines_of_cache(&mut report, &sides, effort)?;
         memories(&mut report, "", &[Order::Shuffled])?;
     }
     if let Some(file) = &options.json {
@@ -133,6 +141,7 @@ fn heights(report: &mut Report, effort: Effort, cores: usize) {
                 workload::run::<Tall<LEVELS>>(kind, threads, time, latencies)
             },
             count: workload::count::<Tall<LEVELS>>,
+            traced: lines::traced::<Tall<LEVELS>>,
             memory: memory::measure::<Tall<LEVELS>>,
         }
     }
@@ -213,6 +222,49 @@ fn latencies(report: &mut Report, sides: &[Entrant], effort: Effort) {
         println!();
         report.latencies.extend(found);
     }
+}
+
+/// The program that [`lines::count`] starts.
+fn traced(side: &str, row: &str) -> Result<(), Box<dyn Error>> {
+    let kind = plan::line_kinds().into_iter().find(|kind| kind.name() == row).ok_or("no such row")?;
+    let side = plan::entrants().into_iter().find(|entrant| entrant.name == side).ok_or("no such side")?;
+    (side.traced)(kind);
+    Ok(())
+}
+
+/// Lines of cache that an operation writes, and what a model makes of them.
+fn lines_of_cache(report: &mut Report, sides: &[Entrant], effort: Effort) -> Result<(), Box<dyn Error>> {
+    println!(
+        "\nLines of cache in a lock+unlock pair of {} threads that take turns, under valgrind: written / had from other \
+         cores / handovers of the line\nthat has most; then millions of pairs a second on {:?} cores by a model, which is \
+         no measurement: {} ns for each line from another core",
+        lines::THREADS,
+        lines::CORES,
+        lines::TRANSFER_NS,
+    );
+    let kinds = plan::line_kinds();
+    let (kinds, sides) = if effort.rounds < 5 { (&kinds[..1], &sides[..3]) } else { (&kinds[..], sides) };
+    for (kind, side) in kinds.iter().flat_map(|kind| sides.iter().map(move |side| (kind, side))) {
+        let row = kind.name();
+        let Some(cost) = lines::count(side.name, &row)? else {
+            println!("no valgrind: not counted");
+            return Ok(());
+        };
+        // The time of a pair on one thread, from the table.
+        let is_alone = |figure: &&report::Figure| {
+            figure.workload == row && figure.side == side.name && figure.threads == 1
+        };
+        let pair_ns = report.figures.iter().find(is_alone).map_or(0.0, |figure| figure.cpu_ns_each);
+        let model = lines::CORES.map(|cores| (cores, cost.model(cores, pair_ns)));
+        print!(
+            "{row:<14}{:<12}{:>6.1} /{:>5.1} /{:>5.2}   ",
+            side.name, cost.written, cost.transferred, cost.hottest
+        );
+        model.iter().for_each(|(_, rate)| print!("{:>9.1}", rate / 1e6));
+        println!();
+        report.lines.push(LineCosts { workload: row, side: side.name, cost, model: model.to_vec() });
+    }
+    Ok(())
 }
 
 /// The argument for the role of a program that measures one side's memory and prints it.
