@@ -54,7 +54,11 @@ pub struct Counters([Option<File>; EVENTS_COUNT]);
 impl Counters {
     /// Those that the system lets this thread have.
     pub fn start() -> Self {
-        Self(EVENTS.map(|(kind, config, excluded)| {
+        Self::of(EVENTS)
+    }
+
+    fn of(events: [(u32, u64, u64); EVENTS_COUNT]) -> Self {
+        Self(events.map(|(kind, config, excluded)| {
             let attributes = Attributes {
                 kind,
                 bytes: size_of::<Attributes>() as u32,
@@ -103,4 +107,25 @@ pub fn for_each(threads: &[Counts], operations: u64) -> Counts {
         let sum: Option<f64> = threads.iter().map(|counts| counts[event]).sum();
         sum.map(|sum| sum / operations.max(1) as f64)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The system's own clock of a thread is counted the same way where processors count nothing.
+    #[test]
+    fn what_the_system_counts_is_read() {
+        let (software, thread_ns) = (1, 1);
+        let mut counters = Counters::of([(software, thread_ns, EXCLUDE_KERNEL); EVENTS_COUNT]);
+        let mut sum = 0_u64;
+        for number in 0..1_000_000_u64 {
+            sum = std::hint::black_box(sum ^ number);
+        }
+        let counts = counters.read();
+        // A system that lets no program count is no failure.
+        assert!(counts.iter().flatten().all(|count| *count > 1000.0), "{counts:?} {sum}");
+        let each = for_each(&[counts, counts], 4);
+        assert!(counts[0].zip(each[0]).is_none_or(|(count, each)| (each - count / 2.0).abs() < 1.0));
+    }
 }

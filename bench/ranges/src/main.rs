@@ -16,16 +16,18 @@ use heddle_range_lock_bench::sides::skiplist::SkipList;
 use heddle_range_lock_bench::workload::{self, Kind, Sample};
 
 const USAGE: &str =
-    "usage: heddle-range-lock-bench [--quick | --full | --memory SIDE] [--filter TEXT] [--json FILE] [--svg DIR]
+    "usage: heddle-range-lock-bench [--quick | --full | --memory SIDE | --lines] [--filter TEXT] [--json FILE] [--svg DIR]
   --quick        about two minutes; without it, about five
   --full         more rounds, longer runs, more rows: about half an hour
   --memory SIDE  only the memory of a side, with ranges taken in no order, ascending and descending
+  --lines        only lines of cache, by valgrind, and what a model makes of them for more cores
   --filter TEXT  only workloads whose name begins with TEXT
   --json FILE    write everything as JSON
   --svg DIR      write plots";
 
 struct Options {
     effort: Effort,
+    lines: bool,
     filter: String,
     json: Option<PathBuf>,
     svg: Option<PathBuf>,
@@ -35,13 +37,14 @@ fn options() -> Result<Options, String> {
     let quick = Effort { rounds: 3, time: Duration::from_millis(25), full: false };
     let full = Effort { rounds: 7, time: Duration::from_millis(150), full: true };
     let normal = Effort { rounds: 5, time: Duration::from_millis(40), full: false };
-    let mut options = Options { effort: normal, filter: String::new(), json: None, svg: None };
+    let mut options = Options { effort: normal, lines: false, filter: String::new(), json: None, svg: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{USAGE}"));
         match argument.as_str() {
             "--quick" => options.effort = quick,
             "--full" => options.effort = full,
+            "--lines" => options.lines = true,
             "--filter" => options.filter = value()?,
             "--json" => options.json = Some(value()?.into()),
             "--svg" => options.svg = Some(value()?.into()),
@@ -95,7 +98,12 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
          processor meanwhile. x: shared requests served as exclusive."
     );
     report::print_head(&sides);
-    for row in plan::rows(effort.full).into_iter().filter(wanted) {
+    let rows = if options.lines {
+        plan::line_kinds().map(|kind| Row { kind, threads: 1 }).to_vec()
+    } else {
+        plan::rows(effort.full)
+    };
+    for row in rows.into_iter().filter(wanted) {
         let watch = Watch::start();
         let samples = plan::measure(row, &sides, effort, false);
         let figures = report::figures(row, &sides, &samples, cores, watch.was_busy());
@@ -103,8 +111,12 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
         report.figures.extend(figures);
     }
     report::print_cpu(&report.figures, &sides);
-    report::print_counts(&report.figures, &sides);
-    if options.filter.is_empty() {
+    if options.lines {
+        lines_of_cache(&mut report, &sides, effort)?;
+    } else {
+        report::print_counts(&report.figures, &sides);
+    }
+    if options.filter.is_empty() && !options.lines {
         heights(&mut report, effort, cores);
         latencies(&mut report, &sides, effort);
         lines_of_cache(&mut report, &sides, effort)?;
