@@ -1,11 +1,12 @@
 //! A storage engine's aliasing area, as the thesis' experiment has it: blobs of 1 MB lie in a buffer pool in extents of
 //! several sizes, scattered as they were allocated. To copy a blob out in one piece, a worker makes a range of virtual
-//! addresses show its extents one behind the other. Small blobs find room in an area of the worker's own; for large ones
-//! it reserves a range of the shared area, 128 GB of addresses, under a range lock: LeanStore's way (Nguyen, Leis).
+//! addresses show its extents one behind the other. Small blobs find room in an area of the worker's own; for large
+//! ones it reserves a range of the shared area, 128 GB of addresses, under a range lock: LeanStore's way (Nguyen,
+//! Leis).
 //!
-//! The pool is a memfd, and `mremap` with an old size of 0 shows its pages a second time. A range that is given up shows
-//! nothing, so whoever gets it next may not find what was there before. Each copy is checked page by page, so a lock
-//! that lets two workers in is found out.
+//! The pool is a memfd, and `mremap` with an old size of 0 shows its pages a second time. A range that is given up
+//! shows nothing, so whoever gets it next may not find what was there before. Each copy is checked page by page, so a
+//! lock that lets two workers in is found out.
 #![allow(unsafe_code)] // Mappings, and copies out of them.
 
 use std::io::Error;
@@ -50,7 +51,7 @@ pub struct BlobEngine {
     zipf: Zipf,
 }
 
-/// What a worker has for itself: an area, and the memory into which it copies, as a client's.
+/// A worker's own area, and the memory into which it copies, as a client's.
 pub struct BlobSession {
     local: MappedArea,
     client: Vec<u64>,

@@ -1,10 +1,10 @@
 //! Lines of cache that an operation writes, and those that it takes from other cores: what tells how a lock does on
 //! machines with more cores than there are here.
 //!
-//! A program of a few threads, which take turns one operation at a time, runs under valgrind's lackey, which tells every
-//! access to memory. From these [`Caches`] works out which lines a core with a cache of its own, as large as it likes,
-//! would have had to get from another. [`LineCost::model`] then says what that comes to on so many cores. It is a model and
-//! no measurement: each transfer takes the same time, and the core that waits for one does nothing else.
+//! A program of a few threads, which take turns one operation at a time, runs under valgrind's lackey, which tells
+//! every access to memory. From these [`Caches`] works out which lines a core with a cache of its own, as large as it
+//! likes, would have had to get from another. [`LineCost::model`] then says what that comes to on so many cores. It is
+//! a model and no measurement: each transfer takes the same time, and the core that waits for one does nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
@@ -31,7 +31,7 @@ pub const TRANSFER_NS: f64 = 60.0;
 /// Numbers of cores that the model is asked about.
 pub const CORES: [u32; 4] = [16, 32, 64, 128];
 
-/// What a traced thread writes to when an operation begins and when it has ended.
+/// The words that a traced thread writes when an operation begins and when it has ended.
 #[repr(align(64))]
 struct Mark {
     begin: AtomicU64,
@@ -69,7 +69,7 @@ pub fn traced<S: Side>(kind: Kind) {
     });
 }
 
-/// What a pair of lock and unlock costs in lines, on average.
+/// The lines of a pair of lock and unlock, on average.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct LineCost {
     /// Lines written, but for the thread's stack.
@@ -90,7 +90,7 @@ impl LineCost {
     }
 }
 
-/// Who has a line.
+/// A line, and the cores that have it.
 #[derive(Default)]
 struct CachedLine {
     /// A bit for each core.
@@ -143,7 +143,7 @@ impl Caches {
     }
 }
 
-/// What the traced program has printed.
+/// The addresses that the traced program has printed.
 #[derive(Default)]
 struct TracedLayout {
     marks: u64,
@@ -201,7 +201,7 @@ pub fn count(side: &str, row: &str) -> Result<Option<LineCost>, Box<dyn Error>> 
             }
             None if layout.is_stack(address) => {}
             None => {
-                // What happens between the operations is the threads' taking turns.
+                // Between the operations the threads take turns.
                 let Some(core) = running else { continue };
                 for line in address / 64..=(address + bytes.max(1) - 1) / 64 {
                     caches.touch(core, line, is_write);

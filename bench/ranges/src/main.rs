@@ -15,8 +15,7 @@ use heddle_range_lock_bench::side::Side;
 use heddle_range_lock_bench::sides::skiplist::SkipList;
 use heddle_range_lock_bench::workload::{self, Kind, Sample};
 
-const USAGE: &str =
-    "usage: heddle-range-lock-bench [--quick | --full | --memory SIDE | --lines] [--filter TEXT] [--json FILE] [--svg DIR]
+const USAGE: &str = "usage: heddle-range-lock-bench [OPTIONS]
   --quick        about two minutes; without it, about five
   --full         more rounds, longer runs, more rows: about half an hour
   --memory SIDE  only the memory of a side, with ranges taken in no order, ascending and descending
@@ -247,9 +246,9 @@ fn traced(side: &str, row: &str) -> Result<(), Box<dyn Error>> {
 /// Lines of cache that an operation writes, and what a model makes of them.
 fn lines_of_cache(report: &mut Report, sides: &[Entrant], effort: Effort) -> Result<(), Box<dyn Error>> {
     println!(
-        "\nLines of cache in a lock+unlock pair of {} threads that take turns, under valgrind: written / had from other \
-         cores / handovers of the line\nthat has most; then millions of pairs a second on {:?} cores by a model, which is \
-         no measurement: {} ns for each line from another core",
+        "\nLines of cache in a lock+unlock pair of {} threads that take turns, under valgrind: written / had \
+         from other cores /\nhandovers of the line that has most; then millions of pairs a second on {:?} cores by a \
+         model, which is no\nmeasurement: {} ns for each line from another core",
         lines::THREADS,
         lines::CORES,
         lines::TRANSFER_NS,

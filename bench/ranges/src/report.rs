@@ -75,7 +75,7 @@ pub struct LineCosts {
     pub workload: String,
     /// The side.
     pub side: &'static str,
-    /// What a pair costs.
+    /// The lines of a pair.
     pub cost: LineCost,
     /// Pairs a second by numbers of cores, as a model has it.
     pub model: Vec<(u32, f64)>,

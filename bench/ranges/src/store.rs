@@ -1,6 +1,6 @@
-//! What a storage engine's aliasing area ([`engine`](crate::engine)) asks of a lock, without the system's part: a worker
-//! reserves a range of pages, enters a blob's frames in a table of them, as a page table would, reads them, and gives the
-//! range up. It leaves the lock more of the time.
+//! A storage engine's aliasing area ([`engine`](crate::engine)) as the lock sees it, without the system's part: a
+//! worker reserves a range of pages, enters a blob's frames in a table of them, as a page table would, reads them, and
+//! gives the range up. It leaves the lock more of the time.
 //!
 //! Every read looks whether the range still shows what was put there, so a lock that lets two workers in is found out.
 

@@ -107,7 +107,7 @@ pub struct Sample {
     pub cpu_ns: f64,
     /// Sampled times of an acquisition with its release, in nanoseconds, if asked for.
     pub latencies_ns: Vec<u32>,
-    /// What hardware counters counted for each, in the storage engine.
+    /// Counts of the hardware counters for each, in the storage engine.
     pub counts: Counts,
 }
 
@@ -378,7 +378,7 @@ pub fn run<S: Side>(kind: Kind, threads: usize, time: Duration, latencies: bool)
     sample
 }
 
-/// What one thread did in a run.
+/// The work of one thread in a run.
 struct ThreadWork {
     operations: u64,
     times: Vec<u32>,

@@ -24,7 +24,7 @@ const PAGE: usize = 4096;
 static CHUNKS: [AtomicUsize; 8192] = [const { AtomicUsize::new(0) }; 8192];
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
-/// What a sort of all free slots takes: two numbers for each chunk that there may be.
+/// The memory of a sort of all free slots: two numbers for each chunk that there may be.
 const SORT: Layout = match Layout::from_size_align(8192 * 8, 4) {
     Ok(layout) => layout,
     Err(_) => panic!("a layout"),

@@ -1,5 +1,6 @@
-//! Records in a file that threads change and read at the same time, each under a lock on the bytes it touches: transfers
-//! between neighbours lock two records, a sum over everything locks the file, shared, and sees no transfer half done.
+//! Records in a file that threads change and read at the same time, each under a lock on the bytes it touches:
+//! transfers between neighbours lock two records, a sum over everything locks the file, shared, and sees no transfer
+//! half done.
 //!
 //! `cargo run --release --example records [THREADS]`
 

@@ -1,5 +1,5 @@
-//! Copies files into a directory, all at once and in pieces, by coroutines of a background level; a more urgent one tells
-//! every second how far they are.
+//! Copies files into a directory, all at once and in pieces, by coroutines of a background level; a more urgent one
+//! tells every second how far they are.
 //!
 //! `cargo run --release --example copy -- FILE... DIRECTORY`
 

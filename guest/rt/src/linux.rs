@@ -39,8 +39,8 @@ pub(crate) async fn run(words: &Words) -> i64 {
     }
 }
 
-/// Runs `work` on another thread, unless the future is dropped before a thread has taken it up. What waited for a thread
-/// when its process forked is the parent's to do. `Err` is why there is no thread.
+/// Runs `work` on another thread, unless the future is dropped before a thread has taken it up. Work that waits for a
+/// thread when its process forks is the parent's. `Err` is why there is no thread.
 async fn unblock<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, i64> + Send + 'static,
 ) -> Result<T, i64> {

@@ -2,10 +2,10 @@
 //!
 //! Free slots lie in batches, in the order in which coroutines ended. Of each chunk it is known how many of its slots
 //! lie there, and so how many chunks are wholly free. When these are a good part of what is free, all of it is sorted
-//! by chunk, by a thread of its own: that takes as long as they are many. Of chunks that are wholly free some are kept; the pages of the others are the system's until the chunk is
-//! needed again. Their addresses stay slots, of all-zero words, which nobody uses, so that whoever has a stale id may
-//! go on looking. A chunk that comes back begins with a generation that is later than all that its slots have had, so
-//! that no stale id names one of its coroutines.
+//! by chunk, by a thread of its own: that takes as long as they are many. Of chunks that are wholly free some are kept;
+//! the pages of the others are the system's until the chunk is needed again. Their addresses stay slots, of all-zero
+//! words, which nobody uses, so that whoever has a stale id may go on looking. A chunk that comes back begins with a
+//! generation that is later than all that its slots have had, so that no stale id names one of its coroutines.
 #![allow(unsafe_code)] // Gives pages back.
 
 use super::pool::{BATCH, put, take};
