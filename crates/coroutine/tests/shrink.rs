@@ -42,9 +42,6 @@ unsafe impl GlobalAlloc for Noting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: by the caller's contract.
         let memory = unsafe { System.alloc(layout) };
-        if layout == SORT {
-            SORTS.set(SORTS.get() + 1);
-        }
         if layout == CHUNK {
             CHUNKS[NUMBER.fetch_add(1, Ordering::Relaxed)].store(memory.addr(), Ordering::Relaxed);
         }
@@ -52,6 +49,10 @@ unsafe impl GlobalAlloc for Noting {
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // It goes with the thread that has sorted.
+        if layout == SORT {
+            SORTS.set(SORTS.get() + 1);
+        }
         assert_ne!(layout, CHUNK, "chunks stay");
         // SAFETY: by the caller's contract.
         unsafe { System.dealloc(memory, layout) }

@@ -122,39 +122,52 @@ pub(super) fn wait_for_sort() -> bool {
     was_sorting
 }
 
-/// Has a thread give memory back, unless one is at it. If the system gives none, the caller does it.
+/// The first free slot of each chunk, which are linked, and how many there are.
+type Lists = Vec<(u32, u32)>;
+
+/// Empty ones, if there is memory for them.
+fn lists() -> Option<Lists> {
+    let mut lists = Vec::new();
+    lists.try_reserve_exact(CHUNKS).ok()?;
+    lists.resize(CHUNKS, (0, 0));
+    Some(lists)
+}
+
+/// Has a thread give memory back, unless one is at it. If the system gives none, the caller does it; without memory for
+/// it, nobody now.
 #[cold]
 pub(super) fn shrink() {
     if SORTING.swap(1, Ordering::Acquire) != 0 {
         return;
     }
-    if thread::Builder::new().name("heddle-shrink".into()).spawn(sort_and_release).is_err() {
-        sort_and_release();
+    let start = |lists| {
+        let builder = thread::Builder::new().name("heddle-shrink".into());
+        builder.spawn(move || sort_and_release(lists)).is_ok()
+    };
+    match lists().map(start) {
+        Some(true) => {}
+        Some(false) => lists().map_or_else(|| SORTING.store(0, Ordering::Release), sort_and_release),
+        None => SORTING.store(0, Ordering::Release),
     }
 }
 
 /// Sorts the free slots that no core has, and gives the pages of wholly free chunks back.
-fn sort_and_release() {
-    // The first free slot of each chunk, which are linked, and how many there are. Without memory for it, not now.
-    let mut chunks: Vec<(u32, u32)> = Vec::new();
-    if chunks.try_reserve_exact(CHUNKS).is_ok() {
-        chunks.resize(CHUNKS, (0, 0));
-        sort(&mut chunks);
-        release(&mut chunks);
-        // The lowest are put last, and taken first.
-        let mut batch = (0, 0);
-        for (first, _) in chunks.iter().rev() {
-            for_each_free(*first, |index, slot| {
-                slot.set_free_next(batch.0);
-                batch = (index, batch.1 + 1);
-                if batch.1 == BATCH {
-                    put(core::mem::take(&mut batch).0);
-                }
-            });
-        }
-        if batch.0 != 0 {
-            put(batch.0);
-        }
+fn sort_and_release(mut chunks: Lists) {
+    sort(&mut chunks);
+    release(&mut chunks);
+    // The lowest are put last, and taken first.
+    let mut batch = (0, 0);
+    for (first, _) in chunks.iter().rev() {
+        for_each_free(*first, |index, slot| {
+            slot.set_free_next(batch.0);
+            batch = (index, batch.1 + 1);
+            if batch.1 == BATCH {
+                put(core::mem::take(&mut batch).0);
+            }
+        });
+    }
+    if batch.0 != 0 {
+        put(batch.0);
     }
     SORTING.store(0, Ordering::Release);
 }
