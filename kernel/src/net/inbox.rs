@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use heddle_kernel_core::fallible::extend_items_reserved;
 
 use crate::error::Errno;
@@ -14,9 +14,9 @@ use crate::fs::offer::{OfferPlace, ReadOffer};
 use crate::memory::fallible;
 use crate::net::in_flight::InFlightCharge;
 use crate::net::{Address, Style, collector};
-use crate::process::Thread;
+use crate::process::{Thread, running};
 use crate::sync::SpinLock;
-use crate::wait::node::WaitNode;
+use crate::wait::node::{AwaitedThread, WaitNode};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// Bytes that may wait, as Linux's default for a socket's buffer.
@@ -225,6 +225,8 @@ pub struct Inbox {
     has_offer: AtomicBool,
     /// The address of its socket, which peers are told.
     address: spin::Once<Arc<Address>>,
+    /// The thread that serves what is sent here: the one that received last, or accepted. 0 for none.
+    server: AtomicI32,
 }
 
 /// How an inbox stands.
@@ -373,6 +375,7 @@ impl Inbox {
             passes_identity,
             has_offer: AtomicBool::new(false),
             address: spin::Once::new(),
+            server: AtomicI32::new(0),
         })
     }
 
@@ -384,6 +387,22 @@ impl Inbox {
     /// Its socket has been bound.
     pub(super) fn set_address(&self, address: &Arc<Address>) {
         self.address.call_once(|| address.clone());
+    }
+
+    /// The thread that runs serves what is sent here.
+    #[inline]
+    pub(super) fn set_server(&self) {
+        self.server.store(running::tid(), Ordering::Relaxed);
+    }
+
+    /// Whoever serves another inbox serves this one too.
+    pub(super) fn set_server_of(&self, other: &Self) {
+        self.server.store(other.server.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// The thread that serves what is sent here, whom a client awaits.
+    pub(super) fn server(&self) -> AwaitedThread {
+        AwaitedThread { tid: self.server.load(Ordering::Relaxed), is_chosen: true }
     }
 
     /// Whether messages tell who sent them.

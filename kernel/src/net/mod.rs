@@ -22,7 +22,7 @@ mod send;
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use heddle_inet::settings::Settings;
 use linux_raw_sys::{ioctl, net};
 
@@ -110,6 +110,8 @@ pub struct Socket {
     receive_timeout_ns: AtomicU64,
     /// The directions that `shutdown` ended here: the bits of [`READING`] and [`WRITING`].
     ended: AtomicU8,
+    /// It was connected by connect(2), to whoever accepts.
+    is_client: AtomicBool,
     options: SocketOptions,
 }
 
@@ -150,6 +152,7 @@ impl Socket {
             send_timeout_ns: AtomicU64::new(0),
             receive_timeout_ns: AtomicU64::new(0),
             ended: AtomicU8::new(0),
+            is_client: AtomicBool::new(false),
             options: SocketOptions::new(),
         })
     }
@@ -280,6 +283,7 @@ impl Socket {
             }
         }
         drop(state);
+        self.inbox.set_server();
         self.arrivals.wake(Events::OUT);
         Ok(())
     }
@@ -324,6 +328,7 @@ impl Socket {
         }
         let accepted = Self::new(self.style, target.namespace.clone(), target.node.owner())?;
         accepted.inbox.set_passes_identity(target.inbox.passes_identity());
+        accepted.inbox.set_server_of(&target.inbox);
         let mut state = target.state.lock();
         let address = state.address.clone();
         let listening = state.listening.as_mut().ok_or(Errno::ECONNREFUSED)?;
@@ -346,6 +351,7 @@ impl Socket {
         let identity = listening.identity;
         push_back_reserved(&mut listening.waiting, accepted.clone());
         drop(state);
+        self.is_client.store(true, Ordering::Relaxed);
         self.state.lock().peer = Some(Peer { inbox: accepted.inbox.clone(), identity });
         target.arrivals.wake(Events::IN | Events::RDNORM);
         Ok(())
@@ -368,6 +374,8 @@ impl Socket {
             return Err(if self.inbox.is_closed() { Errno::EINVAL.into() } else { TryError::WouldBlock });
         };
         drop(state);
+        self.inbox.set_server();
+        accepted.inbox.set_server();
         self.arrivals.wake(Events::OUT);
         Ok(accepted)
     }
@@ -472,6 +480,11 @@ impl File for Socket {
         let peer = self.peer_inbox();
         if let Some(watch) = watch {
             self.inbox.queue.watch_to_take(watch, events)?;
+            if let Some(peer) = &peer
+                && self.is_client.load(Ordering::Relaxed)
+            {
+                watch.awaits(|| peer.server());
+            }
             if watch.is_exclusive() {
                 self.inbox.cancel_offer();
                 // All that a read of a connected stream waits for, its end too, comes to its own inbox.

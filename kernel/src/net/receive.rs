@@ -75,6 +75,7 @@ impl Socket {
         };
         drop(contents);
         if !peek {
+            self.inbox.set_server();
             self.inbox.queue.wake(Events::OUT | Events::WRNORM);
         }
         Ok(received)

@@ -7,7 +7,7 @@
 //! restart codes of [`Errno`]).
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, fence};
 use core::task::Waker;
 
 use crate::error::Errno;
@@ -49,6 +49,12 @@ pub trait Waiter: Send + Sync {
     fn is_withdrawn(&self) -> bool {
         false
     }
+
+    /// What it has lent: dropping it takes it back.
+    type Donation: Send;
+
+    /// It waits for what a thread does, and lends that its level if it has one to lend.
+    fn donate(&self, server: AwaitedThread) -> Option<Self::Donation>;
 }
 
 /// The generation of a node that waits for nothing is even, of one that waits odd.
@@ -65,6 +71,19 @@ pub struct WaitNode {
     has_turn: AtomicBool,
     /// A queue has woken it since [`WaitNode::begin_in_steps`].
     was_woken: AtomicBool,
+    /// It is more urgent than ordinary threads, so that it matters whom it waits for.
+    is_urgent: AtomicBool,
+    /// Whom it waits for, if it is urgent: the word of an [`AwaitedThread`], 0 for nobody known.
+    awaited: AtomicI32,
+}
+
+/// A thread that has to do something before a wait ends, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AwaitedThread {
+    /// Its number in the first namespace.
+    pub tid: i32,
+    /// The waiter chose whom it asks, as a client does by connect(2). If not, only a thread of the same user counts.
+    pub is_chosen: bool,
 }
 
 impl WaitNode {
@@ -75,7 +94,8 @@ impl WaitNode {
     pub fn new() -> Result<Arc<Self>, Errno> {
         let (waker, generation) = (spin::Once::new(), AtomicU32::new(0));
         let (has_turn, was_woken) = (AtomicBool::new(false), AtomicBool::new(false));
-        fallible::try_arc(Self { waker, generation, has_turn, was_woken })
+        let (is_urgent, awaited) = (AtomicBool::new(false), AtomicI32::new(0));
+        fallible::try_arc(Self { waker, generation, has_turn, was_woken, is_urgent, awaited })
     }
 
     /// Says how the waiter is woken: its coroutine calls this in each poll, and the first counts.
@@ -122,7 +142,35 @@ impl WaitNode {
         let generation = self.generation.load(Ordering::Relaxed);
         let next = (generation | WAITING).wrapping_add(2);
         self.generation.store(next, Ordering::Release);
+        self.awaited.store(0, Ordering::Relaxed);
         Watch::new(self.clone(), next)
+    }
+
+    /// Says whether it matters whom the waiter waits for.
+    pub fn set_urgent(&self, is_urgent: bool) {
+        self.is_urgent.store(is_urgent, Ordering::Relaxed);
+    }
+
+    /// Whether it matters.
+    #[inline]
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_urgent.load(Ordering::Relaxed)
+    }
+
+    /// The wait that is under way is for what a thread does. The first counts, of several that it may be.
+    pub(super) fn set_awaited(&self, thread: AwaitedThread) {
+        if self.awaited.load(Ordering::Relaxed) == 0 {
+            self.awaited.store(if thread.is_chosen { thread.tid } else { -thread.tid }, Ordering::Relaxed);
+        }
+    }
+
+    /// The thread that the wait under way is for.
+    #[inline]
+    pub(super) fn awaited(&self) -> Option<AwaitedThread> {
+        match self.awaited.load(Ordering::Relaxed) {
+            0 => None,
+            word => Some(AwaitedThread { tid: word.abs(), is_chosen: word > 0 }),
+        }
     }
 
     /// Ends the wait: registrations that are left in queues are stale from here on.

@@ -73,7 +73,7 @@ impl Thread {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(parts: Parts) -> Result<Arc<Self>, Errno> {
-        fallible::try_arc(Self {
+        let thread = fallible::try_arc(Self {
             process: parts.process,
             identity: identity::ThreadIdentity::new(
                 (parts.tid, parts.own_tid),
@@ -95,6 +95,8 @@ impl Thread {
             ending: ending::Ending::default(),
             tracing: tracing::Tracing::default(),
             restartable: RseqRegistration::new(),
-        })
+        })?;
+        thread.announce_rank();
+        Ok(thread)
     }
 }

@@ -226,7 +226,7 @@ impl Thread {
         let is_running = self.cpu().is_some();
         self.with_entity(|entity| {
             entity.set_parameters(parameters, now_ns(), is_running);
-            self.scheduling.rank.store(rank_of(entity.realtime()), Ordering::Relaxed);
+            self.set_rank(rank_of(entity.realtime()));
         });
         if has_moved {
             executor::affinity_changes(self, parameters.affinity);
@@ -242,6 +242,22 @@ impl Thread {
         self.scheduling.rank.load(Ordering::Relaxed)
     }
 
+    /// The same without what others have lent it.
+    #[must_use]
+    pub fn own_rank(&self) -> u8 {
+        rank_of(self.scheduling().realtime)
+    }
+
+    fn set_rank(&self, rank: u8) {
+        self.scheduling.rank.store(rank, Ordering::Relaxed);
+        self.node().set_urgent(rank < Self::RANK_ORDINARY);
+    }
+
+    /// The thread has just been made: its waits are as urgent as it is.
+    pub(super) fn announce_rank(&self) {
+        self.set_rank(self.rank());
+    }
+
     /// Lends the thread the level of those who wait for it, the most urgent of which has this rank. Returns whether
     /// the thread's own rank has changed.
     #[must_use]
@@ -251,7 +267,7 @@ impl Thread {
         let is_running = self.cpu().is_some();
         self.with_entity(|entity| {
             entity.lend(realtime, now_ns(), is_running);
-            self.scheduling.rank.store(rank_of(entity.realtime()), Ordering::Relaxed);
+            self.set_rank(rank_of(entity.realtime()));
         });
         let has_changed = self.rank() != before;
         if has_changed {
