@@ -52,6 +52,13 @@ pub fn charge_realtime(ran_ns: u64) {
     WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
 }
 
+/// A thread that computes, and has had no turn worth the name for so long, has one that those which mostly sleep do
+/// not interrupt. They are fresh whenever they wake, however many they are together.
+const STARVED_NS: u64 = 50_000_000;
+/// How long that turn is, and how long one is that counts.
+const STARVED_TURN_NS: u64 = 1_000_000;
+const TURN_MIN_NS: u64 = 50_000;
+
 /// The end of a turn that a thread leaves out.
 pub const THROTTLED: u64 = 0;
 
@@ -100,6 +107,8 @@ pub struct SchedEntity {
     counted_ns: u64,
     started_ns: u64,
     ended_ns: u64,
+    /// When it last had a turn of [`TURN_MIN_NS`], or became ready.
+    served_ns: u64,
     /// When `until_ns` and `priority` were worked out.
     planned_ns: u64,
     /// When the turn is over; `u64::MAX` for never.
@@ -125,6 +134,7 @@ impl SchedEntity {
             counted_ns: 0,
             started_ns: 0,
             ended_ns: 0,
+            served_ns: 0,
             planned_ns: 0,
             until_ns: account.budget_ns(),
             priority: parameters.priority(account.is_exhausted()),
@@ -208,8 +218,12 @@ impl SchedEntity {
             // Nothing has changed but the time.
             self.until_ns = self.until_ns.saturating_add(now_ns.saturating_sub(self.planned_ns));
             self.planned_ns = now_ns;
+            if now_ns.saturating_sub(self.served_ns) > STARVED_NS {
+                self.start_starved(now_ns);
+            }
         } else {
             if self.ended_as == SliceEnd::Blocked {
+                self.served_ns = now_ns;
                 self.account.slept(now_ns.saturating_sub(self.ended_ns), self.weight);
             }
             self.plan(now_ns);
@@ -218,6 +232,15 @@ impl SchedEntity {
         // A realtime thread owes nothing that counts now.
         if self.account.skips_turn() && self.realtime() == 0 {
             self.until_ns = THROTTLED;
+        }
+    }
+
+    /// The turn that starts is not interrupted by ordinary threads that have just woken.
+    #[cold]
+    fn start_starved(&mut self, now_ns: u64) {
+        if self.priority == Priority::SPENT && self.parameters.policy != Policy::Idle {
+            self.priority = Priority::NORMAL;
+            self.until_ns = self.until_ns.min(now_ns + STARVED_TURN_NS);
         }
     }
 
@@ -312,6 +335,9 @@ impl SchedEntity {
             self.round_ns = if left_ns == 0 { ROUND_ROBIN_NS } else { left_ns };
         } else {
             self.account.ran(ran_ns, self.weight);
+        }
+        if ran_ns >= TURN_MIN_NS {
+            self.served_ns = now_ns;
         }
         (self.started_ns, self.ended_ns) = (now_ns, now_ns);
         self.plan(now_ns);
