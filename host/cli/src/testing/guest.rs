@@ -6,14 +6,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::process::{heddle_run, run};
+use super::side_by_side::side_by_side;
 use super::{Tally, Verdict, cargo};
 use crate::guest::Kernel;
 
@@ -25,8 +23,6 @@ const QUIET_MAX: Duration = Duration::from_secs(150);
 const CHECKING: &str = "heddle-checking";
 /// The most machines for one list of tests.
 const MACHINES_MAX: usize = 16;
-/// How many kinds of machines run side by side, as most have one processor.
-const SIDE_BY_SIDE: usize = 2;
 
 /// Parses a line of the protocol.
 #[must_use]
@@ -237,39 +233,6 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
     Ok(())
 }
 
-/// Does `work` for all items, a few at a time, in their order; `finish` gets each result with the number of its item as
-/// it comes.
-///
-/// # Errors
-/// The first of `finish`, after which no other item is begun.
-fn side_by_side<T: Sync, R: Send>(
-    items: &[T],
-    work: impl Fn(&T) -> R + Sync,
-    mut finish: impl FnMut(usize, R) -> Result<()>,
-) -> Result<()> {
-    let next = AtomicUsize::new(0);
-    let (sender, results) = mpsc::channel();
-    thread::scope(|scope| {
-        for _ in 0..SIDE_BY_SIDE {
-            let (sender, next, work) = (sender.clone(), &next, &work);
-            scope.spawn(move || {
-                while let Some((index, item)) = {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    items.get(index).map(|item| (index, item))
-                } {
-                    // Nobody waits for more after an error.
-                    if sender.send((index, work(item))).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        let results = results;
-        results.iter().try_for_each(|(index, result)| finish(index, result))
-    })
-}
-
 /// The line that says how many passed. Those that show nothing on a kernel are counted apart.
 fn summary(machine: &str, verdicts: &BTreeMap<String, Verdict>, total: usize) -> String {
     let count = |wanted: fn(&Verdict) -> bool| verdicts.values().filter(|verdict| wanted(verdict)).count();
@@ -282,24 +245,6 @@ fn summary(machine: &str, verdicts: &BTreeMap<String, Verdict>, total: usize) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn all_items_are_done_unless_one_fails() {
-        let items: Vec<usize> = (0..20).collect();
-        let mut done = Vec::new();
-        let all = side_by_side(&items, |item| item * 2, |index, result| {
-            done.push((index, result));
-            Ok(())
-        });
-        done.sort_unstable();
-        assert!(all.is_ok() && done == items.iter().map(|item| (*item, item * 2)).collect::<Vec<_>>());
-        let mut finished = 0;
-        let failed = side_by_side(&items, |item| *item, |_, _| {
-            finished += 1;
-            if finished == 3 { bail!("the third") } else { Ok(()) }
-        });
-        assert!(failed.is_err() && finished == 3);
-    }
 
     #[test]
     fn skipped_tests_count_apart() {
