@@ -41,7 +41,8 @@ struct Kept {
 }
 
 static KEPT: [SpinLock<Kept>; MAX_CPUS] =
-    [const { SpinLock::new(Kept { roots: KeptRoots::new(), filled: [[0; SLOT_WORDS]; OWN_ROOTS] }) }; MAX_CPUS];
+    [const { SpinLock::new(Kept { roots: KeptRoots::new(), filled: [[0; SLOT_WORDS]; OWN_ROOTS] }) };
+        MAX_CPUS];
 
 const WORD_BITS: usize = 64;
 const SLOT_WORDS: usize = paging::ROOT_USER_ENTRIES / WORD_BITS;

@@ -30,9 +30,11 @@ pub async fn wait<F: Future>(
         if waiter.is_interrupted(kind) {
             return Poll::Ready(Err(Interrupted));
         }
-        if donation.is_none()
-            && let Some(thread) = waiter.node().awaited()
+        // A wake has taken back what was lent before.
+        if let Some(thread) = waiter.node().awaited()
+            && !waiter.node().lends()
         {
+            donation = None;
             donation = waiter.donate(thread);
         }
         Poll::Pending

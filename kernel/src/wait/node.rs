@@ -75,6 +75,16 @@ pub struct WaitNode {
     is_urgent: AtomicBool,
     /// Whom it waits for, if it is urgent: the word of an [`AwaitedThread`], 0 for nobody known.
     awaited: AtomicI32,
+    /// It has lent its level, which the wake takes back.
+    lends: AtomicBool,
+}
+
+/// What is called when a waiter that lends its level is woken, perhaps with a queue locked.
+static TAKE_BACK: spin::Once<fn(&WaitNode)> = spin::Once::new();
+
+/// Has `hook` called when a waiter that lends its level is woken. It must not wait, allocate or free.
+pub fn set_take_back(hook: fn(&WaitNode)) {
+    TAKE_BACK.call_once(|| hook);
 }
 
 /// A thread that has to do something before a wait ends, as far as is known.
@@ -94,8 +104,8 @@ impl WaitNode {
     pub fn new() -> Result<Arc<Self>, Errno> {
         let (waker, generation) = (spin::Once::new(), AtomicU32::new(0));
         let (has_turn, was_woken) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (is_urgent, awaited) = (AtomicBool::new(false), AtomicI32::new(0));
-        fallible::try_arc(Self { waker, generation, has_turn, was_woken, is_urgent, awaited })
+        let (is_urgent, awaited, lends) = (AtomicBool::new(false), AtomicI32::new(0), AtomicBool::new(false));
+        fallible::try_arc(Self { waker, generation, has_turn, was_woken, is_urgent, awaited, lends })
     }
 
     /// Says how the waiter is woken: its coroutine calls this in each poll, and the first counts.
@@ -122,7 +132,31 @@ impl WaitNode {
     pub fn wake_from_queue(&self) {
         // The waiter sees it in the turn that the wake brings, or in a later one.
         self.was_woken.store(true, Ordering::Release);
+        if self.lends() {
+            self.take_back();
+        }
         self.wake();
+    }
+
+    /// Says whether the waiter lends its level.
+    pub fn set_lends(&self, lends: bool) {
+        self.lends.store(lends, Ordering::Release);
+    }
+
+    /// Whether the waiter lends its level to whom it waits for.
+    #[inline]
+    pub fn lends(&self) -> bool {
+        self.lends.load(Ordering::Relaxed)
+    }
+
+    /// Whoever wakes the waiter has done what it was lent a level for, and goes on without it.
+    #[cold]
+    fn take_back(&self) {
+        if self.lends.swap(false, Ordering::AcqRel)
+            && let Some(hook) = TAKE_BACK.get()
+        {
+            hook(self);
+        }
     }
 
     /// As [`WaitNode::begin`], for a waiter that gives way while it registers: a wake that comes meanwhile is noted,
@@ -142,7 +176,6 @@ impl WaitNode {
         let generation = self.generation.load(Ordering::Relaxed);
         let next = (generation | WAITING).wrapping_add(2);
         self.generation.store(next, Ordering::Release);
-        self.awaited.store(0, Ordering::Relaxed);
         Watch::new(self.clone(), next)
     }
 
@@ -177,6 +210,7 @@ impl WaitNode {
     pub fn end(&self) {
         let generation = self.generation.load(Ordering::Relaxed);
         self.generation.store((generation | WAITING).wrapping_add(1), Ordering::Release);
+        self.awaited.store(0, Ordering::Relaxed);
     }
 
     /// The generation of the wait that is under way; registrations of any other are stale.

@@ -221,7 +221,10 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
             let verdicts = verdicts?;
             for name in names {
                 let missing = Verdict::Failed(format!("not reached within {MACHINES_MAX} machines"));
-                tally.record(&format!("guest/{}/{name}", machine.name), verdicts.get(name).unwrap_or(&missing));
+                tally.record(
+                    &format!("guest/{}/{name}", machine.name),
+                    verdicts.get(name).unwrap_or(&missing),
+                );
             }
             counts[index] = summary(machine.name, &verdicts, names.len());
             Ok(())

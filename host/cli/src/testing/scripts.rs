@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::side_by_side::side_by_side;
 use super::process::{RUN_TIMEOUT, heddle_run, run};
+use super::side_by_side::side_by_side;
 use super::{Tally, Verdict};
 use crate::guest::Kernel;
 

@@ -52,17 +52,25 @@ mod tests {
     fn all_items_are_done_unless_one_fails() {
         let items: Vec<usize> = (0..20).collect();
         let mut done = Vec::new();
-        let all = side_by_side(&items, |item| item * 2, |index, result| {
-            done.push((index, result));
-            Ok(())
-        });
+        let all = side_by_side(
+            &items,
+            |item| item * 2,
+            |index, result| {
+                done.push((index, result));
+                Ok(())
+            },
+        );
         done.sort_unstable();
         assert!(all.is_ok() && done == items.iter().map(|item| (*item, item * 2)).collect::<Vec<_>>());
         let mut finished = 0;
-        let failed = side_by_side(&items, |item| *item, |_, _| {
-            finished += 1;
-            if finished == 3 { bail!("the third") } else { Ok(()) }
-        });
+        let failed = side_by_side(
+            &items,
+            |item| *item,
+            |_, _| {
+                finished += 1;
+                if finished == 3 { bail!("the third") } else { Ok(()) }
+            },
+        );
         assert!(failed.is_err() && finished == 3);
     }
 }

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use crate::process::futex::pi;
 use crate::process::{Thread, table};
-use crate::wait::node::AwaitedThread;
+use crate::wait::node::{AwaitedThread, WaitNode, set_take_back};
 
 use heddle_kernel_core::fallible::push_reserved;
 
@@ -43,12 +43,27 @@ impl Donation {
     }
 }
 
+/// The donor that waits with this node is woken: what it has lent goes back at once, as the server may go on computing.
+fn donor_is_woken(node: &WaitNode) {
+    pi::with_locks(|locks| {
+        if let Some(server) = locks.donations.end(node) {
+            locks.settle(server);
+        }
+    });
+}
+
+/// Prepares for donations.
+pub fn initialize() {
+    set_take_back(donor_is_woken);
+}
+
 impl Drop for Donation {
     fn drop(&mut self) {
         let ended = pi::with_locks(|locks| {
+            self.0.node().set_lends(false);
             let ended = locks.donations.remove(&self.0);
-            if let Some((_, server)) = &ended {
-                locks.settle(server.clone());
+            if let Some(loan) = &ended {
+                locks.settle(loan.server.clone());
             }
             ended
         });
@@ -57,7 +72,14 @@ impl Drop for Donation {
 }
 
 /// All donations: each thread waits once, and so is the donor of one at most.
-pub(super) struct Donations(Vec<(Arc<Thread>, Arc<Thread>)>);
+pub(super) struct Donations(Vec<Loan>);
+
+struct Loan {
+    donor: Arc<Thread>,
+    server: Arc<Thread>,
+    /// Not after the donor has been woken. Then nothing may be freed, so that the record stays until the wait ends.
+    is_lent: bool,
+}
 
 impl Donations {
     pub(super) const fn new() -> Self {
@@ -72,27 +94,39 @@ impl Donations {
     fn add(&mut self, donor: &Arc<Thread>, server: &Arc<Thread>) -> bool {
         let has_room = self.0.len() < DONATIONS_MAX && self.0.try_reserve(1).is_ok();
         if has_room {
-            push_reserved(&mut self.0, (donor.clone(), server.clone()));
+            push_reserved(&mut self.0, Loan { donor: donor.clone(), server: server.clone(), is_lent: true });
+            donor.node().set_lends(true);
         }
         has_room
     }
 
-    fn remove(&mut self, donor: &Arc<Thread>) -> Option<(Arc<Thread>, Arc<Thread>)> {
-        let at = self.0.iter().position(|(other, _)| Arc::ptr_eq(other, donor))?;
+    fn remove(&mut self, donor: &Arc<Thread>) -> Option<Loan> {
+        let at = self.0.iter().position(|loan| Arc::ptr_eq(&loan.donor, donor))?;
         Some(self.0.swap_remove(at))
+    }
+
+    /// Takes back what the donor with this node has lent. Returns to whom.
+    fn end(&mut self, node: &WaitNode) -> Option<Arc<Thread>> {
+        let is_it = |loan: &&mut Loan| core::ptr::eq(Arc::as_ptr(loan.donor.node()), node);
+        let loan = self.0.iter_mut().find(is_it)?;
+        loan.is_lent = false;
+        Some(loan.server.clone())
     }
 
     /// Whom a thread awaits.
     pub(super) fn server_of(&self, donor: &Arc<Thread>) -> Option<Arc<Thread>> {
-        self.0.iter().find(|(other, _)| Arc::ptr_eq(other, donor)).map(|(_, server)| server.clone())
+        let loan = self.0.iter().find(|loan| loan.is_lent && Arc::ptr_eq(&loan.donor, donor));
+        loan.map(|loan| loan.server.clone())
     }
 
     /// The donations for a thread, a bit each.
     fn to(&self, server: &Arc<Thread>) -> u64 {
-        let is_it = |(number, (_, other)): (usize, &(_, Arc<Thread>))| {
-            if Arc::ptr_eq(other, server) { 1 << number } else { 0 }
-        };
-        self.0.iter().enumerate().map(is_it).sum()
+        let is_to = |loan: &Loan| loan.is_lent && Arc::ptr_eq(&loan.server, server);
+        self.0
+            .iter()
+            .enumerate()
+            .filter(|(_, loan)| is_to(loan))
+            .fold(0, |set, (number, _)| set | 1 << number)
     }
 
     /// The rank of the most urgent thread that waits for this one, along whatever chain; `from_locks` is what a donor is
@@ -106,7 +140,7 @@ impl Donations {
         while left != 0 {
             let number = left.trailing_zeros();
             seen |= 1 << number;
-            let (donor, _) = self.0.get(number as usize)?;
+            let donor = &self.0.get(number as usize)?.donor;
             let ranks = [Some(donor.own_rank()), from_locks(donor), best];
             best = ranks.into_iter().flatten().min();
             left = (left | self.to(donor)) & !seen;

@@ -4,7 +4,7 @@
 //! against a waker's: the word is read and the waiter entered under the lock, so a wake after a change of the word
 //! finds whoever read the old value.
 
-mod donation;
+pub(in crate::process) mod donation;
 pub mod pi;
 pub mod requeue_pi;
 pub mod robust;

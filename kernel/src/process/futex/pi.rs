@@ -100,8 +100,7 @@ pub(super) struct PiLocks {
     pub(super) donations: Donations,
 }
 
-static LOCKS: SpinLock<PiLocks> =
-    SpinLock::new(PiLocks { locks: Vec::new(), donations: Donations::new() });
+static LOCKS: SpinLock<PiLocks> = SpinLock::new(PiLocks { locks: Vec::new(), donations: Donations::new() });
 /// How many there are of both, for a look without the lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 

@@ -91,7 +91,8 @@ impl<const N: usize> KeptRoots<N> {
                 .filter(|&root| needed(root) == wanted)
                 .max_by_key(|&root| self.roots[root].selected)
         };
-        let found = [Change::Nothing, Change::Add].into_iter().find_map(|wanted| Some((last_with(wanted)?, wanted)));
+        let found =
+            [Change::Nothing, Change::Add].into_iter().find_map(|wanted| Some((last_with(wanted)?, wanted)));
         let oldest = || (0..self.available).min_by_key(|&root| self.roots[root].selected).unwrap_or(0);
         let (number, needed) = found.unwrap_or_else(|| (oldest(), Change::Replace));
         self.selections += 1;

@@ -45,7 +45,11 @@ fn claimants_of_one_slot_have_a_root_each_and_keep_it() {
         assert_eq!((again.change, again.keeps), (Change::Nothing, true));
     }
     let fourth = run(&mut kept, 4, 10);
-    assert_eq!((fourth.change, fourth.keeps, fourth.root), (Change::Replace, false, third.root), "3 waited longest");
+    assert_eq!(
+        (fourth.change, fourth.keeps, fourth.root),
+        (Change::Replace, false, third.root),
+        "3 waited longest"
+    );
     assert!(run(&mut kept, 1, 11).keeps && run(&mut kept, 2, 12).keeps);
 }
 
@@ -170,7 +174,8 @@ impl Processor {
             return Some(*page);
         }
         let entry = self.roots[loaded][slot].load(Ordering::Relaxed);
-        let page = (entry & PRESENT != 0).then(|| *pages.get(&entry).expect("a walker is in no table that was released"))?;
+        let page = (entry & PRESENT != 0)
+            .then(|| *pages.get(&entry).expect("a walker is in no table that was released"))?;
         self.cached.insert((loaded, slot), page);
         Some(page)
     }
@@ -229,7 +234,8 @@ impl Machine {
         if processor.runs != *table {
             let change = self.state.begin_root_change(cpu);
             let roots = &processor.roots;
-            let selection = processor.kept.select(*domain, change, |root| needed(&roots[root], *slot, *table));
+            let selection =
+                processor.kept.select(*domain, change, |root| needed(&roots[root], *slot, *table));
             let root = &processor.roots[selection.root];
             if selection.change == Change::Replace {
                 clear(root, 0..SLOTS);
