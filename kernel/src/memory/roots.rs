@@ -34,14 +34,14 @@ struct CpuRoot {
 pub const OWN_ROOTS: usize = 6;
 
 /// What a CPU with several roots knows of them.
-struct Kept {
+struct CpuKept {
     roots: KeptRoots<OWN_ROOTS>,
     /// The bits of those that it does not compose now.
     filled: [[u64; SLOT_WORDS]; OWN_ROOTS],
 }
 
-static KEPT: [SpinLock<Kept>; MAX_CPUS] =
-    [const { SpinLock::new(Kept { roots: KeptRoots::new(), filled: [[0; SLOT_WORDS]; OWN_ROOTS] }) };
+static KEPT: [SpinLock<CpuKept>; MAX_CPUS] =
+    [const { SpinLock::new(CpuKept { roots: KeptRoots::new(), filled: [[0; SLOT_WORDS]; OWN_ROOTS] }) };
         MAX_CPUS];
 
 const WORD_BITS: usize = 64;
@@ -121,18 +121,18 @@ pub fn run(slot: usize, table: u64, domain: usize, identity: usize, users: &User
         return;
     }
     cpu.domain.store(domain, Ordering::Relaxed);
-    fill(cpu, slot, table);
+    fill(cpu, own, slot, table);
     if change == Change::Replace {
-        shootdown::load_own();
+        shootdown::load_own(own);
     }
 }
 
 /// Puts a table into the root that this CPU composes.
 #[inline]
-fn fill(cpu: &CpuRoot, slot: usize, table: u64) {
+fn fill(cpu: &CpuRoot, root: Root, slot: usize, table: u64) {
     let filled = &cpu.filled[slot / WORD_BITS];
     filled.store(filled.load(Ordering::Relaxed) | 1 << (slot % WORD_BITS), Ordering::Relaxed);
-    roots::put(Root(cpu.physical.load(Ordering::Relaxed)).user_entries(), slot, table);
+    roots::put(root.user_entries(), slot, table);
 }
 
 /// The same as [`run`] where this CPU has several roots, and the program can't run on the one in use.
@@ -161,7 +161,7 @@ fn run_on_another(slot: usize, table: u64, domain: usize, identity: usize, users
     }
     shootdown::activate(identity, users);
     if selection.change != Change::Nothing {
-        fill(cpu, slot, table);
+        fill(cpu, own(), slot, table);
     }
     shootdown::load_kept(selection.root, selection.keeps, oldest);
 }
@@ -180,7 +180,7 @@ pub fn oldest_kept() -> u64 {
 }
 
 /// The number of the own root that this CPU has loaded, if it has one loaded.
-fn loaded(kept: &Kept) -> Option<usize> {
+fn loaded(kept: &CpuKept) -> Option<usize> {
     (paging::current_root() == own().0).then(|| kept.roots.current())
 }
 

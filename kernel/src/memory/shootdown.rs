@@ -18,6 +18,7 @@ use heddle_kernel_core::tlb::tags::Tags;
 use crate::arch;
 use crate::arch::{MAX_CPUS, cpu, paging, paravirt};
 use crate::memory::counters::count;
+use crate::memory::table::Root;
 use crate::memory::{counters, deferred_free, roots};
 use crate::sync::SpinLock;
 
@@ -126,9 +127,9 @@ fn load_tagged(root: u64, space: usize, users: &Users, removals: &Removals) {
 
 /// Makes this CPU use its own root, and forget all translations of it.
 #[allow(unsafe_code, reason = "loads a page-table root")]
-pub fn load_own() {
+pub fn load_own(root: Root) {
     // SAFETY: a CPU's own root has the kernel's half and lives as long as the machine.
-    unsafe { paging::load_root(roots::own().0) };
+    unsafe { paging::load_root(root.0) };
     STATE.end_root_change(cpu::id());
 }
 
@@ -153,7 +154,7 @@ pub fn leave_space() {
         return;
     }
     begin_root_change();
-    load_own();
+    load_own(roots::own());
 }
 
 /// To be called before this CPU goes idle: gives up a page table that may be about to be freed, and acknowledges what
@@ -334,14 +335,18 @@ fn interrupt(cpu: usize) {
     cpu::kick(cpu);
 }
 
-/// Asks all other CPUs that may have translations of a space in a slot cached to flush.
+/// Asks all other CPUs to flush that may have translations of a space cached, in the root that they have loaded.
 pub fn post(users: &Users) -> PendingFlush {
     if cpu::count() == 1 { PendingFlush::NONE } else { PendingFlush(STATE.post(others(), users)) }
 }
 
-/// The same for a space that has a root for itself.
-pub fn post_to_loaded(users: &Users) -> PendingFlush {
-    if cpu::count() == 1 { PendingFlush::NONE } else { PendingFlush(STATE.post_to_loaded(others(), users)) }
+/// The same for a space in a slot, in whatever roots the CPUs keep.
+pub fn post_to_keepers(users: &Users) -> PendingFlush {
+    match cpu::count() {
+        1 => PendingFlush::NONE,
+        _ if paging::has_tags() => PendingFlush(STATE.post_to_keepers(others(), users)),
+        _ => post(users),
+    }
 }
 
 /// Asks all other CPUs to flush.

@@ -510,7 +510,7 @@ impl Space {
                 gather.flush_here();
             }
             roots::flush_kept(self.slot_number, entry, gather.few_pages());
-            return shootdown::post(&self.users);
+            return shootdown::post_to_keepers(&self.users);
         }
         let number = self.removals.add();
         if is_here && gather.flush_here() {
@@ -518,7 +518,7 @@ impl Space {
         } else if !is_here && let Some(pages) = gather.few_pages() {
             shootdown::flush_elsewhere(self.identity(), number, pages);
         }
-        shootdown::post_to_loaded(&self.users)
+        shootdown::post(&self.users)
     }
 
     /// Whether `range` is whole pages of this space.
@@ -578,7 +578,7 @@ impl Drop for Space {
                 root.release_empty();
                 let word = deferred_free::slot_word(slot, entry);
                 // A CPU that had the table in its root has recorded a use since it last flushed everything.
-                let posted = shootdown::post(&self.users);
+                let posted = shootdown::post_to_keepers(&self.users);
                 deferred_free::release(posted, core::iter::once(word));
             }
             Some(_) => root.release_empty(),

@@ -1,9 +1,9 @@
 //! Levels that are lent outside of locks: a thread that waits for what another one does is as urgent to that one as
 //! a waiter for one of its locks ([`super::pi`]).
 //!
-//! Who is awaited, the object knows that is waited at: the client of a connection awaits the thread that accepted it, or
-//! received from it last; the reader of a pipe the thread of the same user that wrote to it last, and its writer the one
-//! that read. A server is lent nothing by the wait for its clients' next requests: whoever accepted did not choose who
+//! Who is awaited, the object knows that is waited at: the client of a connection awaits the thread that accepted it,
+//! or received from it last; the reader of a pipe the thread of the same user that wrote to it last, and its writer the
+//! one that read. A server is lent nothing by the wait for its clients' next requests: whoever accepted did not choose who
 //! connects. Only realtime threads lend, as they do for locks, and what runs at a lent level counts as realtime.
 //!
 //! What a thread is lent is worked out anew from the ranks that the donors before it have of their own, or from locks,
@@ -129,8 +129,8 @@ impl Donations {
             .fold(0, |set, (number, _)| set | 1 << number)
     }
 
-    /// The rank of the most urgent thread that waits for this one, along whatever chain; `from_locks` is what a donor is
-    /// lent by those who wait for its locks.
+    /// The rank of the most urgent thread that waits for this one, along whatever chain; `from_locks` is what a donor
+    /// is lent by those who wait for its locks.
     pub(super) fn rank_for(
         &self,
         server: &Arc<Thread>,

@@ -46,7 +46,7 @@ impl Thread {
         let cpu = arch::cpu::id() as u32;
         self.wake.last_cpu.store(cpu, Ordering::Relaxed);
         self.wake.cpu.store(cpu + 1, Ordering::Release);
-        running::set(self.tid());
+        running::set_on(cpu as usize, self.tid());
     }
 
     /// The poll stands still from now on, until [`Thread::end_detour`].
@@ -59,7 +59,7 @@ impl Thread {
     pub fn end_detour(&self) {
         self.wake.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
         self.wake.in_detour.store(false, Ordering::Relaxed);
-        running::set(self.tid());
+        running::set_on(arch::cpu::id(), self.tid());
     }
 
     /// Whether the poll stands still.
@@ -82,7 +82,6 @@ impl Thread {
     /// The poll has ended.
     pub fn depart(&self) {
         self.wake.cpu.store(0, Ordering::Release);
-        running::set(0);
     }
 
     /// The thread in wait queues.

@@ -45,10 +45,10 @@ pub struct KeptRoots<const N: usize> {
 
 /// On which root a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Selection {
+pub struct SelectedRoot {
     /// The number of the root, which is also that of its tag.
     pub root: usize,
-    /// What the root needs. One of which something must be replaced is to be emptied first.
+    /// What is to be done with the root. One of which something must be replaced is to be emptied first.
     pub change: Change,
     /// Whether what is cached with the root's tag is good. If not, it must be flushed by the load.
     pub keeps: bool,
@@ -84,7 +84,7 @@ impl<const N: usize> KeptRoots<N> {
 
     /// The root for a program of a domain; `needed` says what each would need for it. `change` is the number of the
     /// change of the page table that is under way.
-    pub fn select(&mut self, domain: usize, change: u64, needed: impl Fn(usize) -> Change) -> Selection {
+    pub fn select(&mut self, domain: usize, change: u64, needed: impl Fn(usize) -> Change) -> SelectedRoot {
         let last_with = |wanted: Change| {
             (0..self.available)
                 .filter(|&root| self.roots[root].selected != 0 && self.roots[root].domain == domain)
@@ -102,7 +102,7 @@ impl<const N: usize> KeptRoots<N> {
             (root.domain, root.emptied, root.is_stale) = (domain, change, true);
         }
         root.selected = self.selections;
-        Selection { root: number, change: needed, keeps: self.load_current() }
+        SelectedRoot { root: number, change: needed, keeps: self.load_current() }
     }
 
     /// The current root is loaded: whether what is cached with its tag is good.

@@ -93,7 +93,7 @@ fn no_kept_translation_of_a_composed_root_is_used_after_a_removal() {
             }
         });
         machine.entry.store(0, Ordering::Relaxed);
-        let posted = machine.state.post(1..2, &machine.users);
+        let posted = machine.state.post_to_keepers(1..2, &machine.users);
         while !machine.state.is_acknowledged(posted) {
             thread::yield_now();
         }

@@ -60,7 +60,7 @@ fn domains_share_no_root() {
     let first = of(&mut kept, 1, 2);
     let second = of(&mut kept, 2, 3);
     assert_ne!(first.root, second.root);
-    assert_eq!(of(&mut kept, 1, 4), Selection { keeps: true, change: Change::Nothing, ..first });
+    assert_eq!(of(&mut kept, 1, 4), SelectedRoot { keeps: true, change: Change::Nothing, ..first });
     assert_eq!(of(&mut kept, 3, 5).root, second.root);
     assert_eq!(of(&mut kept, 2, 6).change, Change::Replace, "its root is another's");
 }
@@ -272,7 +272,7 @@ impl Machine {
                 processor.kept.mark(root);
             }
         }
-        self.state.post((0..PROCESSORS).filter(|&other| other != cpu), users);
+        self.state.post_to_keepers((0..PROCESSORS).filter(|&other| other != cpu), users);
         // Processors that touch memory of programs catch up before.
         self.released.insert(old);
     }
@@ -298,7 +298,7 @@ impl Machine {
                 forget(&processor.roots[root], slot, table);
             }
         }
-        self.state.post((0..PROCESSORS).filter(|&other| other != cpu), &users);
+        self.state.post_to_keepers((0..PROCESSORS).filter(|&other| other != cpu), &users);
         // A table waits for all.
         (0..PROCESSORS).for_each(|cpu| self.catch_up(cpu));
         let all = self.processors.iter().flat_map(|processor| &processor.roots);

@@ -65,7 +65,8 @@ struct Processor {
     epoch: AtomicU64,
     /// The last of them that is done.
     settled: AtomicU64,
-    /// The one from which on its uses of tables in slots count: the same, unless it keeps translations of several roots.
+    /// On a processor that keeps translations of several roots: the one from which on its uses of tables in slots
+    /// count.
     kept: AtomicU64,
 }
 
@@ -193,15 +194,15 @@ impl<const N: usize> Shootdown<N> {
 
     /// To be called on processor `me` when it has loaded the page table, and has nothing of others.
     pub fn end_root_change(&self, me: usize) {
-        self.end_root_change_keeping(me, self.processors[me].epoch.load(Ordering::Relaxed));
+        let processor = &self.processors[me];
+        processor.settled.store(processor.epoch.load(Ordering::Relaxed), Ordering::SeqCst);
     }
 
     /// The same on a processor that keeps translations of tables in slots: its uses of these count from change
     /// `oldest` on ([`crate::tlb::kept`]).
     pub fn end_root_change_keeping(&self, me: usize, oldest: u64) {
-        let processor = &self.processors[me];
-        processor.kept.store(oldest, Ordering::SeqCst);
-        processor.settled.store(processor.epoch.load(Ordering::Relaxed), Ordering::SeqCst);
+        self.processors[me].kept.store(oldest, Ordering::SeqCst);
+        self.end_root_change(me);
     }
 
     /// To be called on processor `me` before it uses the space of `users`: before it loads a page table for that, if it
@@ -271,19 +272,18 @@ impl<const N: usize> Shootdown<N> {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Asks those of `others` that may have something of a space in a slot to flush. The entries have been taken out
-    /// before.
+    /// Asks those of `others` to flush that have used a space since they changed their page table last. The entries have
+    /// been taken out before.
     #[inline]
     pub fn post(&self, others: impl Iterator<Item = usize>, users: &Users<N>) -> Posted {
         fence(Ordering::SeqCst);
-        self.post_to(others.filter(|&other| self.has_used(other, users, &self.processors[other].kept)))
+        self.post_to(others.filter(|&other| self.has_used(other, users, &self.processors[other].settled)))
     }
 
-    /// The same for a space that is in no slot: those that have its page table loaded. What others keep of it has a tag
-    /// of its own ([`crate::tlb::tags`]).
-    pub fn post_to_loaded(&self, others: impl Iterator<Item = usize>, users: &Users<N>) -> Posted {
+    /// The same for a space in a slot, on processors that keep translations of several roots.
+    pub fn post_to_keepers(&self, others: impl Iterator<Item = usize>, users: &Users<N>) -> Posted {
         fence(Ordering::SeqCst);
-        self.post_to(others.filter(|&other| self.has_used(other, users, &self.processors[other].settled)))
+        self.post_to(others.filter(|&other| self.has_used(other, users, &self.processors[other].kept)))
     }
 
     /// Asks all `others` to flush. The entries have been taken out before.

@@ -45,7 +45,7 @@ impl Machine {
     fn take_away(&self) {
         self.entry.store(0, Ordering::Relaxed);
         self.removals.add();
-        let posted = self.state.post_to_loaded(1..2, &self.users);
+        let posted = self.state.post(1..2, &self.users);
         while !self.state.is_acknowledged(posted) {
             thread::yield_now();
         }
