@@ -33,7 +33,7 @@ struct CpuRoot {
 /// The roots of a CPU whose translations have tags, by which it keeps them apart.
 pub const OWN_ROOTS: usize = 6;
 
-/// What a CPU with several roots knows of them.
+/// The record that a CPU with several roots has of them.
 struct CpuKept {
     roots: KeptRoots<OWN_ROOTS>,
     /// The bits of those that it does not compose now.
@@ -166,7 +166,7 @@ fn run_on_another(slot: usize, table: u64, domain: usize, identity: usize, users
     shootdown::load_kept(selection.root, selection.keeps, oldest);
 }
 
-/// Loads the root that this CPU composes, where it has several. What it has of it stays, if that is good.
+/// Loads the root that this CPU composes, where it has several. Its translations stay, if they are good.
 pub fn load_last() {
     let mut kept = KEPT[cpu::id()].lock();
     let (root, keeps, oldest) = (kept.roots.current(), kept.roots.load_current(), kept.roots.oldest());

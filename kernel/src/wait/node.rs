@@ -50,7 +50,7 @@ pub trait Waiter: Send + Sync {
         false
     }
 
-    /// What it has lent: dropping it takes it back.
+    /// A level that it has lent: dropping this takes it back.
     type Donation: Send;
 
     /// It waits for what a thread does, and lends that its level if it has one to lend.
@@ -79,7 +79,7 @@ pub struct WaitNode {
     lends: AtomicBool,
 }
 
-/// What is called when a waiter that lends its level is woken, perhaps with a queue locked.
+/// The hook that is called when a waiter that lends its level is woken, perhaps with a queue locked.
 static TAKE_BACK: spin::Once<fn(&WaitNode)> = spin::Once::new();
 
 /// Has `hook` called when a waiter that lends its level is woken. It must not wait, allocate or free.

@@ -2,7 +2,7 @@
 //! skipped there by passing.
 //!
 //! Everything runs on one CPU: an urgent client, an ordinary server, and between them a realtime process that computes.
-//! What that has counted when the answer is there says who ran before it.
+//! Its count at the time of the answer says who ran before that.
 
 #![allow(unsafe_code)] // System calls and shared memory that have no safe form.
 
@@ -42,7 +42,7 @@ fn set_policy(policy: i32, priority: i32) -> Outcome {
     Errno::result(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) }).map(drop).or_fail()
 }
 
-/// What the processes of a test share.
+/// Memory that the processes of a test share.
 #[derive(Default)]
 struct Shared {
     /// How far the realtime process in between has counted, and the server when it computes.
@@ -132,7 +132,7 @@ fn start_server(
 /// Prepares this process as the client, on one CPU.
 fn be_client() -> Result<(&'static Shared, Children, Scratch), String> {
     use_one_cpu()?;
-    // What ran before may have used up the realtime threads' part of this second.
+    // Tests before this one may have used up the realtime threads' part of this second.
     std::thread::sleep(Duration::from_secs(1));
     set_policy(libc::SCHED_FIFO, CLIENT)?;
     Ok((Shared::new()?, Children(Vec::new()), Scratch::new("inheritance")?))

@@ -1,12 +1,12 @@
 //! Levels that are lent outside of locks: a thread that waits for what another one does is as urgent to that one as
 //! a waiter for one of its locks ([`super::pi`]).
 //!
-//! Who is awaited, the object knows that is waited at: the client of a connection awaits the thread that accepted it,
-//! or received from it last; the reader of a pipe the thread of the same user that wrote to it last, and its writer the
-//! one that read. A server is lent nothing by the wait for its clients' next requests: whoever accepted did not choose who
+//! The object at which a thread waits knows whom it awaits: the client of a connection awaits the thread that accepted
+//! it, or received from it last; the reader of a pipe the thread of the same user that wrote to it last, and its writer
+//! the one that read. A server that waits for requests lends its clients nothing: it accepted, and did not choose who
 //! connects. Only realtime threads lend, as they do for locks, and what runs at a lent level counts as realtime.
 //!
-//! What a thread is lent is worked out anew from the ranks that the donors before it have of their own, or from locks,
+//! The level that a thread is lent is worked out anew from the ranks that the donors before it have of their own, or from locks,
 //! so that threads which wait for each other in a circle do not keep a level that nobody lends any more.
 
 use alloc::sync::Arc;

@@ -48,7 +48,7 @@ pub struct KeptRoots<const N: usize> {
 pub struct SelectedRoot {
     /// The number of the root, which is also that of its tag.
     pub root: usize,
-    /// What is to be done with the root. One of which something must be replaced is to be emptied first.
+    /// The change that the root needs. One of which something must be replaced is to be emptied first.
     pub change: Change,
     /// Whether what is cached with the root's tag is good. If not, it must be flushed by the load.
     pub keeps: bool,

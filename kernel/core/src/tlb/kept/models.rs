@@ -29,7 +29,7 @@ struct Machine {
 struct Processor {
     kept: KeptRoots<2>,
     loaded: usize,
-    /// What it has cached with the tag of [`OWN`].
+    /// The entry that it has cached with the tag of [`OWN`].
     cached: Option<u64>,
 }
 

@@ -26,7 +26,7 @@ fn with_roots(available: usize) -> KeptRoots<ROOTS> {
 #[test]
 fn claimants_of_one_slot_have_a_root_each_and_keep_it() {
     let mut kept = with_roots(ROOTS);
-    // What each root has: the number of a program, which all claim one slot.
+    // Each root has the number of a program here; all claim one slot.
     let mut roots = [0; ROOTS];
     let mut run = |kept: &mut KeptRoots<ROOTS>, program: u64, change: u64| {
         let selection = kept.select(0, change, |root| match roots[root] {

@@ -272,8 +272,8 @@ impl<const N: usize> Shootdown<N> {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Asks those of `others` to flush that have used a space since they changed their page table last. The entries have
-    /// been taken out before.
+    /// Asks those of `others` to flush that have used a space since they changed their page table last. The entries
+    /// have been taken out before.
     #[inline]
     pub fn post(&self, others: impl Iterator<Item = usize>, users: &Users<N>) -> Posted {
         fence(Ordering::SeqCst);
