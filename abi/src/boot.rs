@@ -50,7 +50,8 @@ pub const KEY_ISOLATION: &str = "heddle.isolation";
 pub const KEY_SPACE_LOCK: &str = "heddle.space-lock";
 
 /// `heddle.pcid=on|off|dry-run`: whether processors keep the translations of page tables that they don't use, where
-/// they can; off by default. A dry run does all that this takes on any processor, and flushes at each load nevertheless.
+/// they can; off by default. A dry run does all that this takes on any processor, and flushes at each load
+/// nevertheless.
 pub const KEY_PCID: &str = "heddle.pcid";
 
 /// `heddle.clearcpuid=FEATURE[,FEATURE…]`: features that the kernel does not use although the processor has them, by

@@ -6,8 +6,8 @@
 //! the one that read. A server that waits for requests lends its clients nothing: it accepted, and did not choose who
 //! connects. Only realtime threads lend, as they do for locks, and what runs at a lent level counts as realtime.
 //!
-//! The level that a thread is lent is worked out anew from the ranks that the donors before it have of their own, or from locks,
-//! so that threads which wait for each other in a circle do not keep a level that nobody lends any more.
+//! The level that a thread is lent is worked out anew from the ranks that the donors before it have of their own, or
+//! from locks, so that threads which wait for each other in a circle do not keep a level that nobody lends any more.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
