@@ -67,7 +67,8 @@ impl<const N: usize> KeptRoots<N> {
         const { assert!(0 < N && N <= 32, "a processor has a root, and its roots are a set of 32") };
         let unused = KeptRoot { domain: 0, emptied: 0, selected: 0, is_stale: true };
         let mut roots = [unused; N];
-        roots[0].selected = 1;
+        // Changes are counted from 1, and no use has been recorded before that.
+        (roots[0].selected, roots[0].emptied) = (1, 1);
         Self { roots, available: 1, current: 0, selections: 1 }
     }
 
