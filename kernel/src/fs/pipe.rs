@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::{general as linux, ioctl};
 
 use crate::call::Call;
@@ -17,7 +17,7 @@ use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, setup};
 use crate::memory::fallible;
 use crate::process::{Credentials, running};
 use crate::sync::{SpinGuard, SpinLock};
-use crate::wait::node::{AwaitedThread, WaitNode};
+use crate::wait::node::{AwaitedThread, ThreadMark, WaitNode};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// The capacity of a pipe in bytes unless `F_SETPIPE_SZ` says otherwise.
@@ -33,9 +33,9 @@ pub struct Pipe {
     queue: WaitQueue,
     /// It is a FIFO: opening one end waits for the other.
     named: bool,
-    /// The threads that wrote and read last, whom the other side awaits; 0 for none.
-    writer: AtomicI32,
-    reader: AtomicI32,
+    /// The threads that wrote and read last, by their marks, whom the other side awaits.
+    writer: AtomicU64,
+    reader: AtomicU64,
 }
 
 struct PipeState {
@@ -80,7 +80,7 @@ impl Pipe {
             reader_openings: 0,
             writer_openings: 0,
         };
-        let (writer, reader) = (AtomicI32::new(0), AtomicI32::new(0));
+        let (writer, reader) = (AtomicU64::new(0), AtomicU64::new(0));
         let state = SpinLock::new(state);
         fallible::try_arc(Self { state, queue: WaitQueue::new(), named, writer, reader })
     }
@@ -256,7 +256,7 @@ impl File for PipeEnd {
         let moved = moved?;
         let wakes = state.bytes.room() >= ATOMIC_BYTES;
         drop(state);
-        self.pipe.reader.store(running::tid(), Ordering::Relaxed);
+        self.pipe.reader.store(running::mark().0, Ordering::Relaxed);
         if wakes {
             self.pipe.queue.wake(Events::OUT | Events::WRNORM);
         }
@@ -272,7 +272,7 @@ impl File for PipeEnd {
         if wanted == 0 {
             return Ok(0);
         }
-        self.pipe.writer.store(running::tid(), Ordering::Relaxed);
+        self.pipe.writer.store(running::mark().0, Ordering::Relaxed);
         let room = state.bytes.room();
         if room == 0 || wanted <= ATOMIC_BYTES && room < wanted {
             return Err(TryError::WouldBlock);
@@ -310,7 +310,7 @@ impl File for PipeEnd {
             self.pipe.queue.watch_to_take(watch, events)?;
             watch.awaits(|| {
                 let awaited = if self.reads { &self.pipe.writer } else { &self.pipe.reader };
-                AwaitedThread { tid: awaited.load(Ordering::Relaxed), is_chosen: false }
+                AwaitedThread { mark: ThreadMark(awaited.load(Ordering::Relaxed)), is_chosen: false }
             });
         }
         let mut state = self.pipe.state.lock();

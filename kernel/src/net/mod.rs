@@ -112,6 +112,8 @@ pub struct Socket {
     ended: AtomicU8,
     /// It was connected by connect(2), to whoever accepts.
     is_client: AtomicBool,
+    /// It is a client that has sent something and has not received all that came since.
+    is_asking: AtomicBool,
     options: SocketOptions,
 }
 
@@ -153,6 +155,7 @@ impl Socket {
             receive_timeout_ns: AtomicU64::new(0),
             ended: AtomicU8::new(0),
             is_client: AtomicBool::new(false),
+            is_asking: AtomicBool::new(false),
             options: SocketOptions::new(),
         })
     }
@@ -442,6 +445,14 @@ impl Socket {
         self.ended.load(Ordering::Relaxed) & direction != 0
     }
 
+    /// Says whether it is a client that waits for an answer.
+    #[inline]
+    fn set_asking(&self, is_asking: bool) {
+        if self.is_client.load(Ordering::Relaxed) {
+            self.is_asking.store(is_asking, Ordering::Relaxed);
+        }
+    }
+
     fn peer_inbox(&self) -> Option<Arc<Inbox>> {
         self.state.lock().peer.as_ref().map(|peer| peer.inbox.clone())
     }
@@ -473,7 +484,11 @@ impl File for Socket {
     }
 
     fn take_offer(&self, waiter: &Arc<WaitNode>) -> usize {
-        self.inbox.take_offer(waiter)
+        let taken = self.inbox.take_offer(waiter);
+        if taken > 0 && self.is_asking.load(Ordering::Relaxed) && !self.inbox.contents.lock().has_data() {
+            self.set_asking(false);
+        }
+        taken
     }
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
@@ -481,7 +496,7 @@ impl File for Socket {
         if let Some(watch) = watch {
             self.inbox.queue.watch_to_take(watch, events)?;
             if let Some(peer) = &peer
-                && self.is_client.load(Ordering::Relaxed)
+                && self.is_asking.load(Ordering::Relaxed)
             {
                 watch.awaits(|| peer.server());
             }

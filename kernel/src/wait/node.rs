@@ -7,7 +7,7 @@
 //! restart codes of [`Errno`]).
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use core::task::Waker;
 
 use crate::error::Errno;
@@ -73,8 +73,8 @@ pub struct WaitNode {
     was_woken: AtomicBool,
     /// It is more urgent than ordinary threads, so that it matters whom it waits for.
     is_urgent: AtomicBool,
-    /// Whom it waits for, if it is urgent: the word of an [`AwaitedThread`], 0 for nobody known.
-    awaited: AtomicI32,
+    /// Whom it waits for, if it is urgent: the mark of an [`AwaitedThread`], 0 for nobody known, with [`CHOSEN`].
+    awaited: AtomicU64,
     /// It has lent its level, which the wake takes back.
     lends: AtomicBool,
 }
@@ -87,11 +87,35 @@ pub fn set_take_back(hook: fn(&WaitNode)) {
     TAKE_BACK.call_once(|| hook);
 }
 
+/// A thread's number in the first namespace, in the lower half, and one that no later thread of that number has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadMark(pub u64);
+
+impl ThreadMark {
+    /// No thread.
+    pub const NOBODY: Self = Self(0);
+
+    /// The mark of a thread; `serial` counts those that have been made.
+    #[must_use]
+    pub const fn new(tid: i32, serial: u32) -> Self {
+        Self((serial as u64) << 32 | tid.unsigned_abs() as u64)
+    }
+
+    /// The thread's number.
+    #[must_use]
+    pub const fn tid(self) -> i32 {
+        self.0 as u32 as i32
+    }
+}
+
+/// Beside a mark, whose lower half is a positive number: the waiter chose whom it asks.
+const CHOSEN: u64 = 1 << 31;
+
 /// A thread that has to do something before a wait ends, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AwaitedThread {
-    /// Its number in the first namespace.
-    pub tid: i32,
+    /// Its mark.
+    pub mark: ThreadMark,
     /// The waiter chose whom it asks, as a client does by connect(2). If not, only a thread of the same user counts.
     pub is_chosen: bool,
 }
@@ -104,7 +128,7 @@ impl WaitNode {
     pub fn new() -> Result<Arc<Self>, Errno> {
         let (waker, generation) = (spin::Once::new(), AtomicU32::new(0));
         let (has_turn, was_woken) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (is_urgent, awaited, lends) = (AtomicBool::new(false), AtomicI32::new(0), AtomicBool::new(false));
+        let (is_urgent, awaited, lends) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
         fallible::try_arc(Self { waker, generation, has_turn, was_woken, is_urgent, awaited, lends })
     }
 
@@ -193,7 +217,8 @@ impl WaitNode {
     /// The wait that is under way is for what a thread does. The first counts, of several that it may be.
     pub(super) fn set_awaited(&self, thread: AwaitedThread) {
         if self.awaited.load(Ordering::Relaxed) == 0 {
-            self.awaited.store(if thread.is_chosen { thread.tid } else { -thread.tid }, Ordering::Relaxed);
+            let chosen = if thread.is_chosen { CHOSEN } else { 0 };
+            self.awaited.store(thread.mark.0 | chosen, Ordering::Relaxed);
         }
     }
 
@@ -201,8 +226,8 @@ impl WaitNode {
     #[inline]
     pub(super) fn awaited(&self) -> Option<AwaitedThread> {
         match self.awaited.load(Ordering::Relaxed) {
-            0 => None,
-            word => Some(AwaitedThread { tid: word.abs(), is_chosen: word > 0 }),
+            0 | CHOSEN => None,
+            word => Some(AwaitedThread { mark: ThreadMark(word & !CHOSEN), is_chosen: word & CHOSEN != 0 }),
         }
     }
 

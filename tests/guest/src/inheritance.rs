@@ -31,6 +31,7 @@ crate::tests! {
     a_pipe_lends_within_a_user
     a_pipe_lends_nothing_to_another_user
     a_server_lends_its_clients_nothing
+    a_client_that_has_its_answer_lends_nothing
 }
 
 const CLIENT: i32 = 50;
@@ -307,4 +308,24 @@ fn a_server_lends_its_clients_nothing() -> Outcome {
     });
     expect!(between? > 0);
     stream.write_all(b"!").or_fail()
+}
+
+/// It waits for what the server says by itself.
+fn a_client_that_has_its_answer_lends_nothing() -> Outcome {
+    if !is_heddle() {
+        return Ok(());
+    }
+    let (shared, mut children, directory) = be_client()?;
+    let path = directory.path("server");
+    start_server(&mut children, &path, |mut stream| {
+        stream.read_exact(&mut [0]).or_fail()?;
+        stream.write_all(b"!").or_fail()?;
+        while shared.server.fetch_add(1, Ordering::Relaxed) < 100_000 {}
+        stream.write_all(b"news").or_fail()
+    })?;
+    let mut stream = UnixStream::connect(path).or_fail()?;
+    ask(&stream)?;
+    let between = count_between(&mut children, shared, || stream.read_exact(&mut [0]).or_fail());
+    expect!(between? > 0);
+    Ok(())
 }

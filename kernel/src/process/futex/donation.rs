@@ -28,7 +28,10 @@ impl Donation {
     /// The thread waits for `awaited`; `None` where it lends nothing.
     #[inline(never)]
     pub fn begin(donor: &Arc<Thread>, awaited: AwaitedThread) -> Option<Self> {
-        let server = table::thread(awaited.tid).filter(|server| !Arc::ptr_eq(server, donor))?;
+        let server = table::thread(awaited.mark.tid())?;
+        if server.mark() != awaited.mark || Arc::ptr_eq(&server, donor) {
+            return None;
+        }
         if !awaited.is_chosen && server.credentials().uid != donor.credentials().uid {
             return None;
         }
@@ -49,6 +52,8 @@ fn donor_is_woken(node: &WaitNode) {
         if let Some(server) = locks.donations.end(node) {
             locks.settle(server);
         }
+        // The donor may have lent anew since the wake, which has ended that too.
+        node.set_lends(false);
     });
 }
 
@@ -129,20 +134,15 @@ impl Donations {
             .fold(0, |set, (number, _)| set | 1 << number)
     }
 
-    /// The rank of the most urgent thread that waits for this one, along whatever chain; `from_locks` is what a donor
-    /// is lent by those who wait for its locks.
-    pub(super) fn rank_for(
-        &self,
-        server: &Arc<Thread>,
-        from_locks: impl Fn(&Arc<Thread>) -> Option<u8>,
-    ) -> Option<u8> {
+    /// The rank of the most urgent thread that waits for this one, along whatever chain.
+    pub(super) fn rank_for(&self, server: &Arc<Thread>) -> Option<u8> {
         let (mut left, mut seen, mut best) = (self.to(server), 0, None);
         while left != 0 {
             let number = left.trailing_zeros();
             seen |= 1 << number;
             let donor = &self.0.get(number as usize)?.donor;
-            let ranks = [Some(donor.own_rank()), from_locks(donor), best];
-            best = ranks.into_iter().flatten().min();
+            let rank = donor.own_rank().min(donor.rank_by_locks());
+            best = Some(best.map_or(rank, |best: u8| best.min(rank)));
             left = (left | self.to(donor)) & !seen;
         }
         best

@@ -208,8 +208,9 @@ impl PiLocks {
     pub(super) fn settle(&mut self, thread: Arc<Thread>) {
         let mut current = thread;
         for _ in 0..CHAIN_MAX {
-            let donated = self.donations.rank_for(&current, |donor| self.first_waiter(donor));
-            if !current.lend(self.first_waiter(&current).into_iter().chain(donated).min()) {
+            let by_locks = self.first_waiter(&current);
+            current.set_rank_by_locks(by_locks);
+            if !current.lend(by_locks.into_iter().chain(self.donations.rank_for(&current)).min()) {
                 return;
             }
             match self.reorder(&current).or_else(|| self.donations.server_of(&current)) {

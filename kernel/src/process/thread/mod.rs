@@ -88,7 +88,7 @@ impl Thread {
                 parts.namespaces,
             ),
             signals: signals::Signals::new(parts.blocked),
-            wake: wake::Wake::new()?,
+            wake: wake::Wake::new(parts.tid)?,
             registers: registers::ProgramRegisters::new(parts.float),
             scheduling: scheduling::Scheduling::new(parts.scheduling, parts.account),
             accounting: accounting::ThreadAccounting::default(),
