@@ -126,7 +126,7 @@ impl Gather {
     }
 
     /// The pages whose translations are stale, if they are few, and no table is.
-    pub fn few_pages(&self) -> Option<impl ExactSizeIterator<Item = usize>> {
+    pub fn few_pages(&self) -> Option<impl ExactSizeIterator<Item = usize> + Clone> {
         let is_few = !self.has_tables && self.stale.len() / PAGE_SIZE <= PAGES_BY_PAGE;
         is_few.then(|| self.stale.clone().step_by(PAGE_SIZE))
     }

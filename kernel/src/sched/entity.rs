@@ -52,6 +52,13 @@ pub fn charge_realtime(ran_ns: u64) {
     WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
 }
 
+/// A thread that computes, and whose turns have ended at once for so long, has one that those which mostly sleep do not
+/// interrupt. They are fresh whenever they wake, however many they are together.
+const STARVED_NS: u64 = 50_000_000;
+/// How long that turn is, and how long a turn is that has not ended at once.
+const STARVED_TURN_NS: u64 = 1_000_000;
+const TURN_MIN_NS: u64 = 50_000;
+
 /// The end of a turn that a thread leaves out.
 pub const THROTTLED: u64 = 0;
 
@@ -100,6 +107,10 @@ pub struct SchedEntity {
     counted_ns: u64,
     started_ns: u64,
     ended_ns: u64,
+    /// When the thread was held back before it had done anything in its turn: first of the turns in a row in which it
+    /// was, and last; 0 for never.
+    held_back_since_ns: u64,
+    held_back_ns: u64,
     /// When `until_ns` and `priority` were worked out.
     planned_ns: u64,
     /// When the turn is over; `u64::MAX` for never.
@@ -125,6 +136,8 @@ impl SchedEntity {
             counted_ns: 0,
             started_ns: 0,
             ended_ns: 0,
+            held_back_since_ns: 0,
+            held_back_ns: 0,
             planned_ns: 0,
             until_ns: account.budget_ns(),
             priority: parameters.priority(account.is_exhausted()),
@@ -219,6 +232,26 @@ impl SchedEntity {
         if self.account.skips_turn() && self.realtime() == 0 {
             self.until_ns = THROTTLED;
         }
+    }
+
+    /// Something more urgent goes before the thread. Whether it has been held back for so long that it has a turn all
+    /// the same, at the level of threads that have just woken.
+    pub fn is_starved(&mut self, now_ns: u64) -> bool {
+        let had_turn = self.ended_ns.saturating_sub(self.held_back_ns) >= TURN_MIN_NS
+            || now_ns.saturating_sub(self.started_ns) >= TURN_MIN_NS;
+        if had_turn || self.held_back_ns == 0 {
+            self.held_back_since_ns = now_ns;
+        }
+        self.held_back_ns = now_ns;
+        let is_late = now_ns.saturating_sub(self.held_back_since_ns) > STARVED_NS;
+        let computes = self.priority == Priority::SPENT && self.realtime() == 0;
+        let is_starved = is_late && computes && self.parameters.policy != Policy::Idle;
+        if is_starved {
+            self.held_back_since_ns = now_ns;
+            self.priority = Priority::NORMAL;
+            self.until_ns = self.until_ns.min(now_ns + STARVED_TURN_NS);
+        }
+        is_starved
     }
 
     /// Whether the thread may use the time of a group: it is an ordinary one. The members of a group are equals but for

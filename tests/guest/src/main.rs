@@ -29,6 +29,7 @@ mod file;
 mod file_signals;
 mod fuse;
 mod inet;
+mod inheritance;
 mod inotify;
 mod ipc;
 mod keys;
@@ -162,6 +163,7 @@ const FAMILIES: &[&[Test]] = &[
     inet::settings::TESTS,
     inet::stream::TESTS,
     inet::waits::TESTS,
+    inheritance::TESTS,
     inotify::TESTS,
     ipc::segments::TESTS,
     ipc::semaphores::TESTS,

@@ -270,6 +270,8 @@ fn note_root(root: u64, tag: u64) {
 
 /// Whether the processors keep translations by tags: only then are those but 0 in use.
 static HAS_TAGS: AtomicBool = AtomicBool::new(false);
+/// Whether the processors have no tags, and everything but the tags' effect happens all the same.
+static IS_DRY_RUN: AtomicBool = AtomicBool::new(false);
 /// Whether they forget single translations of tags that are not in use.
 static FORGETS_ELSEWHERE: AtomicBool = AtomicBool::new(false);
 
@@ -286,8 +288,14 @@ pub fn forgets_elsewhere() -> bool {
     FORGETS_ELSEWHERE.load(Ordering::Relaxed)
 }
 
-/// Makes the processors use what they have of tags, this one at once and others when they start.
-pub fn use_tags() -> Abilities {
+/// Makes the processors use what they have of tags, this one at once and others when they start. In a dry run every
+/// load of a root flushes, as without tags, and all else is done as with them, on any processor.
+pub fn use_tags(is_dry_run: bool) -> Abilities {
+    if is_dry_run {
+        IS_DRY_RUN.store(true, Ordering::Relaxed);
+        HAS_TAGS.store(true, Ordering::Relaxed);
+        return Abilities { has_tags: true, forgets_elsewhere: false };
+    }
     let basic = core::arch::x86_64::__cpuid(1).ecx;
     let has_leaf = core::arch::x86_64::__cpuid(0).eax >= 7;
     let structured = if has_leaf { core::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
@@ -301,7 +309,7 @@ pub fn use_tags() -> Abilities {
 
 /// Makes this CPU use tags if the others do.
 pub(super) fn install_tags() {
-    if has_tags() {
+    if has_tags() && !IS_DRY_RUN.load(Ordering::Relaxed) {
         // SAFETY: the processor has them, as `use_tags` found out, and the tag in use is 0, as it must be now.
         unsafe { Cr4::update(|flags| flags.insert(Cr4Flags::PCID)) };
     }
@@ -314,6 +322,12 @@ pub(super) fn install_tags() {
 pub unsafe fn load_tagged_root(root: u64, tag: u16, keeps: bool) {
     let frame = PhysFrame::containing_address(PhysAddr::new_truncate(root));
     let Ok(pcid) = Pcid::new(tag) else { return };
+    if IS_DRY_RUN.load(Ordering::Relaxed) {
+        // SAFETY: the caller's promise.
+        unsafe { Cr3::write(frame, Cr3Flags::empty()) };
+        note_root(root, tag.into());
+        return;
+    }
     // SAFETY: the caller's promise.
     unsafe { if keeps { Cr3::write_pcid_no_flush(frame, pcid) } else { Cr3::write_pcid(frame, pcid) } }
     note_root(root, tag.into());
