@@ -1,5 +1,5 @@
 # Sourced by the check.sh of the crates that are published: fuzzing with libFuzzer, on the compiler that builds everything
-# else; whether they can be published, and whether what is in there breaks those who use the last release.
+# else; ThreadSanitizer; whether they can be published, and whether what is in there breaks those who use the last release.
 
 # fuzzed CRATE TARGET SECONDS: builds the fuzz target of `CRATE-fuzz` with coverage, assertions and overflow checks, and
 # runs it for so long. What it learns stays in the build folder, and each run begins with it. An input that fails is
@@ -31,10 +31,25 @@ fuzzed() {
     rm -f "$log"
 }
 
-# publishable CRATE: packs the crate, builds what was packed, and does everything of a publication but the upload. Needs
-# `target`.
+# sanitized CRATE ARGUMENTS...: runs tests of the crate under ThreadSanitizer, with a standard library that is built for it.
+# It does not know fences: an ordering that rests on one is a report that need not be true. Needs `target`.
+sanitized() {
+    local crate=$1 host
+    shift
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    cargo +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal --component rust-src
+    RUSTFLAGS=-Zsanitizer=thread RUST_BACKTRACE=0 nice -n 10 cargo +nightly test -j2 --release -Zbuild-std \
+        --target "$host" --target-dir "$target/tsan" -p "$crate" "$@"
+}
+
+# publishable CRATE [NEEDED...]: packs the crate and those that it needs and that are published with it, builds what was
+# packed, and does everything of a publication but the upload. Needs `target`.
 publishable() {
-    nice -n 10 cargo publish -q --dry-run --allow-dirty -p "$1" --target-dir "$target/publish"
+    local name packages=()
+    for name in "$@"; do
+        packages+=(-p "$name")
+    done
+    nice -n 10 cargo publish -q --dry-run --allow-dirty "${packages[@]}" --target-dir "$target/publish"
     echo "publish $1: can be published"
 }
 

@@ -6,6 +6,8 @@
 #   miri            the unsafe code under the interpreter, leaks included; some minutes. Not run there: `reactor` (epoll
 #                   with a timer descriptor) and a signal handler, which it does not know; `million`, `limits` and the
 #                   long rounds, for time; `object`, which starts compilers; the models, which loom runs
+#   tsan            tests of several threads under ThreadSanitizer
+#   ecosystem       hyper and rustls over the crate's streams, in its executors
 #   fuzz [SECONDS]  the randomized programs and games of one thread, with libFuzzer's numbers; a minute unless told
 #                   otherwise
 #   portable        builds for macOS and Windows, and runs here what those systems have in place of Linux's calls
@@ -46,6 +48,16 @@ miri() {
 }
 
 . ../../tests/published.sh
+
+tsan() {
+    sanitized heddle-coroutine --test executors --test hostile --test foreign --test library --test soundness --test wait \
+        --test machine "$@"
+}
+
+ecosystem() {
+    nice -n 10 cargo test -j2 -p heddle-ecosystem "$@"
+}
+
 fuzz() {
     fuzzed heddle-coroutine programs "${1:-60}"
 }
@@ -95,4 +107,4 @@ msrv() {
     nice -n 10 cargo "+$oldest" build -j2 --target-dir "$target/msrv" --no-default-features --features capi
 }
 
-"${@:?what to check: loom, schedules, weaken, miri, fuzz, portable, publish, semver, object, features, long or msrv}"
+"${@:?what to check: loom, schedules, weaken, miri, tsan, ecosystem, fuzz, portable, publish, semver, object, features, long or msrv}"

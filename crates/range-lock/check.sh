@@ -6,6 +6,7 @@
 #   check.sh weaken [TEXT]    weakens each ordering once and expects a model to fail (a text: only lines with it)
 #   check.sh miri             the tests under Miri, with fewer operations
 #   check.sh stress [OPS]     the shadow-array stress, 100 million operations unless told otherwise
+#   check.sh tsan             tests of several threads under ThreadSanitizer
 #   check.sh msrv             builds and tests with the oldest compiler that Cargo.toml names
 #   check.sh fuzz [SECONDS]   sequences of operations, chosen by libFuzzer, against a list; a minute unless told otherwise
 #   check.sh portable         builds for macOS and Windows
@@ -69,6 +70,11 @@ stress() {
 
 . ../../tests/published.sh
 
+tsan() {
+    HEDDLE_STRESS_OPS=2000000 sanitized heddle-range-lock --test stress --test semantics --test slice --test hostile \
+        -- --nocapture
+}
+
 command=${1:-}
 shift || true
 case "$command" in
@@ -77,6 +83,7 @@ loom-all) HEDDLE_LOOM_ALL=1 counts loom-all loom "$@" ;;
 weaken) exec ./weaken.sh "$@" ;;
 miri) counts miri miri ;;
 stress) counts stress stress "${1:-100000000}" ;;
+tsan) counts tsan tsan ;;
 msrv) msrv ;;
 portable) portable ;;
 publish) publishable heddle-range-lock ;;
@@ -84,7 +91,7 @@ semver) compatible heddle-range-lock "$@" ;;
 fuzz) fuzzed heddle-range-lock model "${1:-60}" ;;
 capi) exec ./capi.sh ;;
 *)
-    sed -n '2,14s/^# \{0,1\}//p' "$0"
+    sed -n '2,15s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

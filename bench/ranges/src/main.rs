@@ -6,25 +6,27 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use heddle_range_lock_bench::host::Watch;
+use heddle_range_lock_bench::lines;
 use heddle_range_lock_bench::memory::{self, Order};
 use heddle_range_lock_bench::plan::{self, Effort, Entrant, Row};
 use heddle_range_lock_bench::plot;
-use heddle_range_lock_bench::report::{self, Memory, Report};
+use heddle_range_lock_bench::report::{self, LineCosts, Memory, Report};
 use heddle_range_lock_bench::side::Side;
 use heddle_range_lock_bench::sides::skiplist::SkipList;
 use heddle_range_lock_bench::workload::{self, Kind, Sample};
 
-const USAGE: &str =
-    "usage: heddle-range-lock-bench [--quick | --full | --memory SIDE] [--filter TEXT] [--json FILE] [--svg DIR]
-  --quick        about a minute and a half; without it, about three
+const USAGE: &str = "usage: heddle-range-lock-bench [OPTIONS]
+  --quick        about two minutes; without it, about five
   --full         more rounds, longer runs, more rows: about half an hour
   --memory SIDE  only the memory of a side, with ranges taken in no order, ascending and descending
+  --lines        only lines of cache, by valgrind, and what a model makes of them for more cores
   --filter TEXT  only workloads whose name begins with TEXT
   --json FILE    write everything as JSON
   --svg DIR      write plots";
 
 struct Options {
     effort: Effort,
+    lines: bool,
     filter: String,
     json: Option<PathBuf>,
     svg: Option<PathBuf>,
@@ -34,13 +36,14 @@ fn options() -> Result<Options, String> {
     let quick = Effort { rounds: 3, time: Duration::from_millis(25), full: false };
     let full = Effort { rounds: 7, time: Duration::from_millis(150), full: true };
     let normal = Effort { rounds: 5, time: Duration::from_millis(40), full: false };
-    let mut options = Options { effort: normal, filter: String::new(), json: None, svg: None };
+    let mut options = Options { effort: normal, lines: false, filter: String::new(), json: None, svg: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{USAGE}"));
         match argument.as_str() {
             "--quick" => options.effort = quick,
             "--full" => options.effort = full,
+            "--lines" => options.lines = true,
             "--filter" => options.filter = value()?,
             "--json" => options.json = Some(value()?.into()),
             "--svg" => options.svg = Some(value()?.into()),
@@ -61,6 +64,11 @@ fn main() -> ExitCode {
         && flag == "--memory"
     {
         return exit(memories(&mut Report::default(), side, &Order::ALL));
+    }
+    if let [flag, side, row] = &arguments[..]
+        && flag == lines::TRACED
+    {
+        return exit(traced(side, row));
     }
     exit(options().map_err(Into::into).and_then(|options| measure(&options)))
 }
@@ -89,7 +97,12 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
          processor meanwhile. x: shared requests served as exclusive."
     );
     report::print_head(&sides);
-    for row in plan::rows(effort.full).into_iter().filter(wanted) {
+    let rows = if options.lines {
+        plan::line_kinds().map(|kind| Row { kind, threads: 1 }).to_vec()
+    } else {
+        plan::rows(effort.full)
+    };
+    for row in rows.into_iter().filter(wanted) {
         let watch = Watch::start();
         let samples = plan::measure(row, &sides, effort, false);
         let figures = report::figures(row, &sides, &samples, cores, watch.was_busy());
@@ -97,9 +110,15 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
         report.figures.extend(figures);
     }
     report::print_cpu(&report.figures, &sides);
-    if options.filter.is_empty() {
+    if options.lines {
+        lines_of_cache(&mut report, &sides, effort)?;
+    } else {
+        report::print_counts(&report.figures, &sides);
+    }
+    if options.filter.is_empty() && !options.lines {
         heights(&mut report, effort, cores);
         latencies(&mut report, &sides, effort);
+        lines_of_cache(&mut report, &sides, effort)?;
         memories(&mut report, "", &[Order::Shuffled])?;
     }
     if let Some(file) = &options.json {
@@ -133,6 +152,7 @@ fn heights(report: &mut Report, effort: Effort, cores: usize) {
                 workload::run::<Tall<LEVELS>>(kind, threads, time, latencies)
             },
             count: workload::count::<Tall<LEVELS>>,
+            traced: lines::traced::<Tall<LEVELS>>,
             memory: memory::measure::<Tall<LEVELS>>,
         }
     }
@@ -213,6 +233,49 @@ fn latencies(report: &mut Report, sides: &[Entrant], effort: Effort) {
         println!();
         report.latencies.extend(found);
     }
+}
+
+/// The program that [`lines::count`] starts.
+fn traced(side: &str, row: &str) -> Result<(), Box<dyn Error>> {
+    let kind = plan::line_kinds().into_iter().find(|kind| kind.name() == row).ok_or("no such row")?;
+    let side = plan::entrants().into_iter().find(|entrant| entrant.name == side).ok_or("no such side")?;
+    (side.traced)(kind);
+    Ok(())
+}
+
+/// Lines of cache that an operation writes, and what a model makes of them.
+fn lines_of_cache(report: &mut Report, sides: &[Entrant], effort: Effort) -> Result<(), Box<dyn Error>> {
+    println!(
+        "\nLines of cache in a lock+unlock pair of {} threads that take turns, under valgrind: written / had \
+         from other cores /\nhandovers of the line that has most; then millions of pairs a second on {:?} cores by a \
+         model, which is no\nmeasurement: {} ns for each line from another core",
+        lines::THREADS,
+        lines::CORES,
+        lines::TRANSFER_NS,
+    );
+    let kinds = plan::line_kinds();
+    let (kinds, sides) = if effort.rounds < 5 { (&kinds[..1], &sides[..3]) } else { (&kinds[..], sides) };
+    for (kind, side) in kinds.iter().flat_map(|kind| sides.iter().map(move |side| (kind, side))) {
+        let row = kind.name();
+        let Some(cost) = lines::count(side.name, &row)? else {
+            println!("no valgrind: not counted");
+            return Ok(());
+        };
+        // The time of a pair on one thread, from the table.
+        let is_alone = |figure: &&report::Figure| {
+            figure.workload == row && figure.side == side.name && figure.threads == 1
+        };
+        let pair_ns = report.figures.iter().find(is_alone).map_or(0.0, |figure| figure.cpu_ns_each);
+        let model = lines::CORES.map(|cores| (cores, cost.model(cores, pair_ns)));
+        print!(
+            "{row:<14}{:<12}{:>6.1} /{:>5.1} /{:>5.2}   ",
+            side.name, cost.written, cost.transferred, cost.hottest
+        );
+        model.iter().for_each(|(_, rate)| print!("{:>9.1}", rate / 1e6));
+        println!();
+        report.lines.push(LineCosts { workload: row, side: side.name, cost, model: model.to_vec() });
+    }
+    Ok(())
 }
 
 /// The argument for the role of a program that measures one side's memory and prints it.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::lines;
 use crate::memory;
 use crate::side::Side;
 use crate::sides::bitmap::Bitmap;
@@ -29,6 +30,8 @@ pub struct Entrant {
     pub run: fn(Kind, usize, Duration, bool) -> Sample,
     /// Runs so many operations of a row on one thread.
     pub count: fn(Kind, u64),
+    /// The program whose accesses to memory are traced.
+    pub traced: fn(Kind),
     /// Bytes with so many ranges held, and after their release.
     pub memory: fn(u64, memory::Order) -> (usize, usize),
 }
@@ -40,6 +43,7 @@ fn entrant<S: Side>() -> Entrant {
         parameters: || S::new(1024).parameters(),
         run: run::<S>,
         count: count::<S>,
+        traced: lines::traced::<S>,
         memory: memory::measure::<S>,
     }
 }
@@ -96,10 +100,11 @@ pub fn rows(full: bool) -> Vec<Row> {
     for shared in [50, 90, 100] {
         add(Kind::Mix(shared), if full { threads } else { &[1, 2, 8] });
     }
-    for copies in [true, false] {
-        for keys in [Keys::Uniform, Keys::Zipf, Keys::Latest] {
-            add(Kind::Blobs { keys, copies }, if full { threads } else { &[1, 2, 8] });
-        }
+    for keys in [Keys::Uniform, Keys::Zipf, Keys::Latest] {
+        add(Kind::Alias(keys), if full { threads } else { &[1, 2, 8] });
+    }
+    for kind in [Kind::EngineSmall, Kind::Engine(Keys::Uniform), Kind::Engine(Keys::Zipf)] {
+        add(kind, if full { threads } else { &[1, 2, 8] });
     }
     rows
 }
@@ -108,6 +113,11 @@ pub fn rows(full: bool) -> Vec<Row> {
 pub fn latency_rows() -> Vec<Row> {
     let kinds = [Kind::Fine { memset: false }, Kind::Held(1_000), Kind::Hot, Kind::Mix(90)];
     kinds.into_iter().flat_map(|kind| [1, 2, 8].map(|threads| Row { kind, threads })).collect()
+}
+
+/// The rows whose lines of cache are counted; the first of them alone in a quick run.
+pub fn line_kinds() -> [Kind; 4] {
+    [Kind::Held(100), Kind::Fine { memset: false }, Kind::Held(1000), Kind::Hot]
 }
 
 /// Measures a row: all sides in every round, each round beginning with another one. A warm-up round is thrown away.

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::counters;
+use crate::lines::LineCost;
 use crate::plan::{Entrant, Row};
 use crate::workload::Sample;
 
@@ -30,6 +32,8 @@ pub struct Figure {
     pub heddle_ratio: f64,
     /// Nanoseconds of processor time for each, median over the rounds.
     pub cpu_ns_each: f64,
+    /// Hardware counters for each, by the names in [`counters`], medians over the rounds; only the engine's rows.
+    pub counts: Vec<(&'static str, f64)>,
 }
 
 /// Latencies of one side in one row, in nanoseconds.
@@ -64,6 +68,19 @@ pub struct Memory {
     pub bytes_after: usize,
 }
 
+/// LineCosts of cache of one side in one row.
+#[derive(Clone, Debug, Serialize)]
+pub struct LineCosts {
+    /// The workload.
+    pub workload: String,
+    /// The side.
+    pub side: &'static str,
+    /// The lines of a pair.
+    pub cost: LineCost,
+    /// Pairs a second by numbers of cores, as a model has it.
+    pub model: Vec<(u32, f64)>,
+}
+
 /// Everything one run found.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
@@ -77,6 +94,8 @@ pub struct Report {
     pub latencies: Vec<Latency>,
     /// Memory.
     pub memory: Vec<Memory>,
+    /// LineCosts of cache.
+    pub lines: Vec<LineCosts>,
 }
 
 fn median(values: &mut [f64]) -> f64 {
@@ -112,9 +131,19 @@ pub fn figures(
                 let mut each: Vec<f64> = samples.iter().map(|sample| sample.cpu_ns).collect();
                 self::median(&mut each)
             },
+            counts: counts(samples),
         }
     };
     sides.iter().zip(samples).map(figure).collect()
+}
+
+/// Medians of what was counted in every round.
+fn counts(samples: &[Sample]) -> Vec<(&'static str, f64)> {
+    let of_event = |(at, name): (usize, &'static str)| {
+        let each: Option<Vec<f64>> = samples.iter().map(|sample| sample.counts[at]).collect();
+        Some((name, median(&mut each?)))
+    };
+    counters::NAMES.into_iter().enumerate().filter_map(of_event).collect()
 }
 
 /// The latencies of one row.
@@ -191,5 +220,31 @@ pub fn print_cpu(figures: &[Figure], sides: &[Entrant]) {
             print!("{cell:>22}");
         }
         println!();
+    }
+}
+
+/// Prints hardware counters of the rows that have them, for one operation.
+pub fn print_counts(figures: &[Figure], sides: &[Entrant]) {
+    if figures.iter().all(|figure| figure.counts.is_empty()) {
+        println!("\nNo hardware counters here, or no engine among the rows.");
+        return;
+    }
+    for name in counters::NAMES {
+        println!("\nThousands of {name} for one blob, and their ratio to heddle's");
+        print_head(sides);
+        for row in figures.chunk_by(|a, b| a.workload == b.workload && a.threads == b.threads) {
+            let count =
+                |figure: &Figure| figure.counts.iter().find(|(found, _)| *found == name).map(|found| found.1);
+            let Some((first, ours)) = row.first().and_then(|first| Some((first, count(first)?))) else {
+                continue;
+            };
+            print!("{:<14}{:>3}{}", first.workload, first.threads, marks(first));
+            for figure in row {
+                let cell = count(figure)
+                    .map_or("-".into(), |theirs| format!("{:.1} {:.2}", theirs / 1000.0, theirs / ours));
+                print!("{cell:>22}");
+            }
+            println!();
+        }
     }
 }

@@ -13,6 +13,16 @@ pub trait Side: Send + Sync + Sized + 'static {
     /// A lock for keys below `space`.
     fn new(space: u64) -> Self;
 
+    /// A lock for so many pages of a storage engine's area.
+    fn new_area(pages: u64) -> Self {
+        Self::new(pages)
+    }
+
+    /// Pages to which places in such an area are rounded, as the side's own engine does it.
+    fn area_step() -> u64 {
+        1
+    }
+
     /// The tuning, as the paper has it, in words.
     fn parameters(&self) -> String;
 

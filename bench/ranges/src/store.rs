@@ -1,10 +1,8 @@
-//! A storage engine's aliasing area, in memory: workers read blobs of 1 MB whose pages are scattered over a buffer
-//! pool. To see a blob in one piece, a worker reserves a range of the area, makes it show the blob's pages, reads, and
-//! gives the range up. Two ways: copying every page there, or only entering its frame in a table of the area's pages,
-//! as a page table would; the second leaves the lock more of the time.
+//! A storage engine's aliasing area ([`engine`](crate::engine)) as the lock sees it, without the system's part: a
+//! worker reserves a range of pages, enters a blob's frames in a table of them, as a page table would, reads them, and
+//! gives the range up. It leaves the lock more of the time.
 //!
 //! Every read looks whether the range still shows what was put there, so a lock that lets two workers in is found out.
-#![allow(unsafe_code)] // Workers write to disjoint parts of one area, which is what the locks are for.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,9 +13,8 @@ use crate::random::{Random, Zipf};
 pub const AREA_PAGES: u64 = 16 * 1024;
 /// Pages of a blob.
 pub const BLOB_PAGES: u64 = 256;
-/// Blobs in the pool.
+/// Blobs.
 const BLOBS: u64 = 64;
-const PAGE_BYTES: usize = 4096;
 /// Reads for each blob that is added, where the newest ones are asked for.
 const READS_PER_INSERT: u64 = 20;
 
@@ -43,31 +40,20 @@ impl Keys {
     }
 }
 
-/// The pool, the area and its table; made once and used by all runs.
+/// The area's table; made once and used by all runs.
 pub struct Store {
-    pool: Vec<u8>,
-    area: *mut u8,
     table: Vec<AtomicUsize>,
     newest: AtomicU64,
     zipf: Zipf,
 }
-
-// SAFETY: the area is written and read under a lock on the pages only; everything else is safe to share.
-unsafe impl Send for Store {}
-// SAFETY: as above.
-unsafe impl Sync for Store {}
 
 impl Store {
     /// The only one.
     pub fn get() -> &'static Self {
         static STORE: OnceLock<Store> = OnceLock::new();
         STORE.get_or_init(|| {
-            let frames = (BLOBS * BLOB_PAGES) as usize;
-            let pool = (0..frames).flat_map(|frame| [mark(frame); PAGE_BYTES]).collect();
-            // Kept until the program ends.
-            let area = vec![0u8; AREA_PAGES as usize * PAGE_BYTES].leak().as_mut_ptr();
             let table = (0..AREA_PAGES).map(|_| AtomicUsize::new(usize::MAX)).collect();
-            Self { pool, area, table, newest: AtomicU64::new(0), zipf: Zipf::new(BLOBS, 0.99) }
+            Self { table, newest: AtomicU64::new(0), zipf: Zipf::new(BLOBS, 0.99) }
         })
     }
 
@@ -87,30 +73,6 @@ impl Store {
         }
     }
 
-    /// Shows `blob` at `page` by copying it there, and reads it.
-    ///
-    /// # Safety
-    /// The caller has the blob's pages from `page` on for itself.
-    ///
-    /// # Panics
-    /// If it has not.
-    pub unsafe fn copy(&self, blob: u64, page: u64) {
-        for at in 0..BLOB_PAGES {
-            let frame = frame(blob, at);
-            // SAFETY: inside of pool and area; the area's page is the caller's.
-            unsafe {
-                let source = self.pool.as_ptr().add(frame * PAGE_BYTES);
-                let place = self.area.add((page + at) as usize * PAGE_BYTES);
-                source.copy_to_nonoverlapping(place, PAGE_BYTES);
-            }
-        }
-        for at in 0..BLOB_PAGES {
-            // SAFETY: as above.
-            let seen = unsafe { self.area.add((page + at) as usize * PAGE_BYTES).read_volatile() };
-            assert_eq!(seen, mark(frame(blob, at)), "two workers in one range");
-        }
-    }
-
     /// Shows `blob` at `page` by its frames' numbers, and reads one byte of each page.
     ///
     /// # Panics
@@ -126,12 +88,7 @@ impl Store {
     }
 }
 
-/// Where a blob's page is in the pool: anywhere, as pages that were allocated one by one are.
+/// The frame of a blob's page: anywhere, as pages that were allocated one by one are.
 fn frame(blob: u64, page: u64) -> usize {
     ((blob * BLOB_PAGES + page) * 6151 % (BLOBS * BLOB_PAGES)) as usize
-}
-
-/// The byte that fills a frame.
-fn mark(frame: usize) -> u8 {
-    (frame % 251) as u8
 }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::counters::{self, Counters, Counts};
+use crate::engine::{self, BlobEngine, BlobSession};
 use crate::random::{Random, Zipf};
 use crate::side::Side;
 use crate::store::{AREA_PAGES, BLOB_PAGES, Keys, Store};
@@ -39,13 +41,13 @@ pub enum Kind {
     Zipf,
     /// Ranges of 1 to 16 units among 1,000 that may overlap; this many of 100 are shared.
     Mix(u64),
-    /// Storage engine: reserve 1 MB of a shared aliasing area, show a blob there, read it, give it up.
-    Blobs {
-        /// Which blobs.
-        keys: Keys,
-        /// Whether the blob is copied there; otherwise its frames are entered in a table.
-        copies: bool,
-    },
+    /// Reserve 1 MB of a storage engine's aliasing area, enter a blob's frames in a table of its pages, read them, give
+    /// the range up.
+    Alias(Keys),
+    /// The storage engine itself: a blob of 1 MB is copied out through the shared aliasing area.
+    Engine(Keys),
+    /// The engine with blobs that find room in the workers' own areas, without a lock: what the rest takes.
+    EngineSmall,
 }
 
 impl Kind {
@@ -60,17 +62,30 @@ impl Kind {
             Self::Hot => "hot range".into(),
             Self::Zipf => "zipf 0.99".into(),
             Self::Mix(shared) => format!("{shared}% shared"),
-            Self::Blobs { keys, copies: true } => format!("blobs {}", keys.name()),
-            Self::Blobs { keys, copies: false } => format!("alias {}", keys.name()),
+            Self::Alias(keys) => format!("alias {}", keys.name()),
+            Self::Engine(keys) => format!("engine {}", keys.name()),
+            Self::EngineSmall => "engine small".into(),
         }
     }
 
     fn space(&self) -> u64 {
         match self {
             Self::Held(ranges) => units_around(*ranges) * UNIT,
-            Self::Blobs { .. } => AREA_PAGES * UNIT,
+            Self::Alias(_) => AREA_PAGES * UNIT,
             _ => RANGES * UNIT,
         }
+    }
+
+    fn new_lock<S: Side>(&self) -> S {
+        match self {
+            Self::Engine(_) | Self::EngineSmall => S::new_area(engine::AREA_PAGES),
+            _ => S::new(self.space()),
+        }
+    }
+
+    /// Whether it is the thesis' experiment in a storage engine, of which hardware counters are shown.
+    pub fn is_engine(&self) -> bool {
+        matches!(self, Self::Engine(_) | Self::EngineSmall)
     }
 
     fn writes(&self) -> bool {
@@ -92,6 +107,8 @@ pub struct Sample {
     pub cpu_ns: f64,
     /// Sampled times of an acquisition with its release, in nanoseconds, if asked for.
     pub latencies_ns: Vec<u32>,
+    /// Counts of the hardware counters for each, in the storage engine.
+    pub counts: Counts,
 }
 
 /// One thread's view of a run.
@@ -102,6 +119,7 @@ struct Worker<'a, S: Side> {
     random: Random,
     arena: *mut u8,
     store: Option<&'static Store>,
+    engine: Option<(&'static BlobEngine, BlobSession)>,
     zipf: &'a Zipf,
     batch: Vec<S::Held>,
 }
@@ -185,13 +203,24 @@ impl<S: Side> Worker<'_, S> {
                 };
                 self.lock.unlock(held);
             }
-            Kind::Blobs { keys, copies } => self.read_blob(keys, copies),
+            Kind::Alias(keys) => self.show_blob(keys),
+            Kind::Engine(keys) => {
+                if let Some((engine, session)) = &mut self.engine {
+                    let blob = engine.choose(keys, &mut self.random);
+                    engine.read(self.lock, blob, session);
+                }
+            }
+            Kind::EngineSmall => {
+                if let Some((engine, session)) = &mut self.engine {
+                    let blob = engine.choose(Keys::Uniform, &mut self.random);
+                    engine.read_small(blob, session);
+                }
+            }
         }
         1
     }
 
-    #[allow(unsafe_code)] // The lock on the pages is what the call asks for.
-    fn read_blob(&mut self, keys: Keys, copies: bool) {
+    fn show_blob(&mut self, keys: Keys) {
         let Some(store) = self.store else { return };
         let blob = store.choose(keys, &mut self.random);
         let (page, held) = loop {
@@ -200,12 +229,7 @@ impl<S: Side> Worker<'_, S> {
                 break (page, held);
             }
         };
-        if copies {
-            // SAFETY: the pages are locked.
-            unsafe { store.copy(blob, page) };
-        } else {
-            store.map(blob, page);
-        }
+        store.map(blob, page);
         self.lock.unlock(held);
     }
 }
@@ -227,9 +251,57 @@ fn keep<S: Side>(kind: Kind, lock: &S) -> Vec<S::Held> {
     units.filter_map(|unit| lock.try_lock(unit * UNIT, (unit + 1) * UNIT)).collect()
 }
 
+/// Operations of a kind that writes nothing and is no engine's, made one at a time, for a tracer.
+pub struct Steps<S: Side> {
+    kind: Kind,
+    /// Boxed, as it does not move once something is held.
+    lock: Box<S>,
+    zipf: Zipf,
+}
+
+/// One thread's part of [`Steps`].
+pub struct Stepper<'a, S: Side> {
+    kind: Kind,
+    worker: Worker<'a, S>,
+}
+
+impl<S: Side> Steps<S> {
+    /// A fresh lock.
+    pub fn new(kind: Kind) -> Self {
+        let lock: Box<S> = Box::new(kind.new_lock());
+        // Held until the program ends.
+        std::mem::forget(keep::<S>(kind, &lock));
+        Self { kind, lock, zipf: Zipf::new(1000, 0.99) }
+    }
+
+    /// The part of thread `thread` of `threads`.
+    pub fn worker(&self, thread: usize, threads: usize) -> Stepper<'_, S> {
+        let lock: &S = &self.lock;
+        let worker = Worker {
+            lock,
+            thread: thread as u64,
+            threads: threads as u64,
+            random: Random::new(thread as u64),
+            arena: std::ptr::null_mut(),
+            store: None,
+            engine: None,
+            zipf: &self.zipf,
+            batch: Vec::with_capacity(BATCH),
+        };
+        Stepper { kind: self.kind, worker }
+    }
+}
+
+impl<S: Side> Stepper<'_, S> {
+    /// One operation.
+    pub fn step(&mut self) {
+        self.worker.step(self.kind);
+    }
+}
+
 /// Runs `operations` acquisitions of a kind that writes nothing on one thread, for a profiler to count.
 pub fn count<S: Side>(kind: Kind, operations: u64) {
-    let lock = S::new(kind.space());
+    let lock: S = kind.new_lock();
     let kept = keep(kind, &lock);
     let mut worker = Worker {
         lock: &lock,
@@ -238,6 +310,7 @@ pub fn count<S: Side>(kind: Kind, operations: u64) {
         random: Random::new(0),
         arena: std::ptr::null_mut(),
         store: None,
+        engine: None,
         zipf: &Zipf::new(1000, 0.99),
         batch: Vec::with_capacity(BATCH),
     };
@@ -250,11 +323,12 @@ pub fn count<S: Side>(kind: Kind, operations: u64) {
 
 /// Runs `kind` with `threads` threads for `time` on a fresh lock.
 pub fn run<S: Side>(kind: Kind, threads: usize, time: Duration, latencies: bool) -> Sample {
-    let lock = S::new(kind.space());
+    let lock: S = kind.new_lock();
     let kept = keep(kind, &lock);
     let mut arena = vec![0u8; if kind.writes() { ARENA_BYTES } else { 0 }];
     let arena = Arena(arena.as_mut_ptr());
-    let store = matches!(kind, Kind::Blobs { .. }).then(Store::get);
+    let store = matches!(kind, Kind::Alias(_)).then(Store::get);
+    let engine = kind.is_engine().then(BlobEngine::get);
     let zipf = Zipf::new(1000, 0.99);
     let (stop, start) = (AtomicBool::new(false), Barrier::new(threads + 1));
     let mut sample = Sample::default();
@@ -271,6 +345,7 @@ pub fn run<S: Side>(kind: Kind, threads: usize, time: Duration, latencies: bool)
                         random: Random::new(thread as u64),
                         arena: arena.0,
                         store,
+                        engine: engine.map(|engine| (engine, BlobSession::new())),
                         zipf,
                         batch: Vec::with_capacity(BATCH),
                     };
@@ -282,17 +357,20 @@ pub fn run<S: Side>(kind: Kind, threads: usize, time: Duration, latencies: bool)
         start.wait();
         thread::sleep(time);
         stop.store(true, Ordering::Relaxed);
-        let (mut operations, mut cpu_ns) = (0, 0);
+        let (mut operations, mut cpu_ns, mut counted) = (0, 0, Vec::new());
         // By the workers' own clocks: with more threads than cores this thread comes late to both ends.
         let mut span: Option<(Instant, Instant)> = None;
         for worker in workers {
-            let (done, mut times, began, ended, cpu) = worker.join().expect("a worker panicked");
+            let ThreadWork { operations: done, mut times, began, ended, cpu_ns: cpu, counts } =
+                worker.join().expect("a worker panicked");
             operations += done;
             cpu_ns += cpu;
+            counted.push(counts);
             sample.latencies_ns.append(&mut times);
             let (first, last) = span.unwrap_or((began, ended));
             span = Some((first.min(began), last.max(ended)));
         }
+        sample.counts = counters::for_each(&counted, operations);
         sample.cpu_ns = cpu_ns as f64 / operations as f64;
         sample.rate = span.map_or(0.0, |(first, last)| operations as f64 / (last - first).as_secs_f64());
     });
@@ -300,12 +378,18 @@ pub fn run<S: Side>(kind: Kind, threads: usize, time: Duration, latencies: bool)
     sample
 }
 
-fn work<S: Side>(
-    worker: &mut Worker<'_, S>,
-    kind: Kind,
-    stop: &AtomicBool,
-    latencies: bool,
-) -> (u64, Vec<u32>, Instant, Instant, u64) {
+/// The work of one thread in a run.
+struct ThreadWork {
+    operations: u64,
+    times: Vec<u32>,
+    began: Instant,
+    ended: Instant,
+    cpu_ns: u64,
+    counts: Counts,
+}
+
+fn work<S: Side>(worker: &mut Worker<'_, S>, kind: Kind, stop: &AtomicBool, latencies: bool) -> ThreadWork {
+    let mut counters = kind.is_engine().then(Counters::start);
     let (mut operations, mut times, began, cpu) = (0, Vec::new(), Instant::now(), thread_cpu_ns());
     while !stop.load(Ordering::Relaxed) {
         if latencies {
@@ -316,7 +400,8 @@ fn work<S: Side>(
             operations += worker.step(kind);
         }
     }
-    (operations, times, began, Instant::now(), thread_cpu_ns() - cpu)
+    let counts = counters.as_mut().map(Counters::read).unwrap_or_default();
+    ThreadWork { operations, times, began, ended: Instant::now(), cpu_ns: thread_cpu_ns() - cpu, counts }
 }
 
 /// Processor time of the running thread.

@@ -40,7 +40,8 @@ impl Builder {
     }
 
     /// The cores it may run on: bit `n` is core `n` of the machine, of which there are at most
-    /// [`MACHINE_CORES`](crate::MACHINE_CORES). An executor of one thread ignores it.
+    /// [`MACHINE_CORES`](crate::MACHINE_CORES). The cores from 31 on are not told apart: whoever may run on one of them
+    /// may run on all. An executor of one thread ignores it.
     pub const fn cores(mut self, mask: u64) -> Builder {
         self.cores = mask;
         self

@@ -51,6 +51,7 @@ extern "C" fn before() {
     }
     let held: Held = [Box::new(pool::lock()), Box::new(reactor::lock()), Box::new(blocking::lock())];
     HELD.set(Some(held));
+    registry::pause_sorts();
     if let Some(here) = threads::here() {
         // A thief that was inside would never leave in the child.
         here.state.gate().hold();
@@ -65,6 +66,7 @@ fn release_gate(is_child: bool) {
 
 extern "C" fn in_parent() {
     release_gate(false);
+    registry::resume_sorts();
     drop(HELD.take());
     if let Some(host) = host() {
         host.after_fork(false);
@@ -80,7 +82,7 @@ extern "C" fn in_child() {
             entry.lose_thread();
         }
     });
-    registry::start_anew();
+    registry::resume_sorts();
     let cores = here.map_or_else(Vec::new, CoreEntry::cores_of_machine);
     if let Some(here) = here {
         here.stay_alone();

@@ -19,8 +19,8 @@ use core::marker::PhantomData;
 use core::ptr;
 use core::task::Waker;
 
-/// Most cores of one machine, and threads of one executor. Further bits of core masks mean nothing.
-pub const MACHINE_CORES: usize = 32;
+/// Most cores of one machine, and threads of one executor.
+pub const MACHINE_CORES: usize = 64;
 
 /// Services that a machine needs of the processor and the rest of the kernel. One machine per implementing type.
 ///

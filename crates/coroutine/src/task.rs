@@ -80,12 +80,25 @@ struct Named<F: Future> {
     task: Task<F>,
 }
 
+/// A mask of cores as a coroutine keeps it, in the 32 bits that its memory has room for: the last one stands for all
+/// cores from that number on.
+const fn kept(mask: u64) -> u32 {
+    let beyond = mask >> (u32::BITS - 1) != 0;
+    mask as u32 & (u32::MAX >> 1) | (beyond as u32) << (u32::BITS - 1)
+}
+
+/// The mask that was kept: its last bit is that of all cores from there on.
+#[inline(always)]
+const fn spread(kept: u32) -> u64 {
+    kept as i32 as i64 as u64
+}
+
 /// Which cores the coroutine in `slot` may run on. The caller holds the gate of its owner, and it is queued, or the
 /// caller runs its turn: so its memory is there.
 pub(crate) fn cores_of(slot: &Slot) -> u64 {
     let task = slot.task().cast::<Header>();
     // SAFETY: the task pointer of a queued coroutine is that of its header, valid until its last turn ends.
-    unsafe { task.as_ref() }.map_or(u64::MAX, |header| header.join.cores.load(Ordering::Relaxed).into())
+    unsafe { task.as_ref() }.map_or(u64::MAX, |header| spread(header.join.cores.load(Ordering::Relaxed)))
 }
 
 /// Sets which cores the coroutine in `slot`, whose turn the caller runs, may run on. `false` if it has to stay on its
@@ -94,7 +107,7 @@ pub(crate) fn set_cores(slot: &Slot, mask: u64) -> bool {
     let task = slot.task().cast::<Header>();
     // SAFETY: the task pointer of a running coroutine is that of its header, valid until its last turn ends.
     let header = unsafe { task.as_ref() }.filter(|header| !header.join.is_local());
-    header.map(|header| header.join.cores.store(mask as u32, Ordering::Relaxed)).is_some()
+    header.map(|header| header.join.cores.store(kept(mask), Ordering::Relaxed)).is_some()
 }
 
 /// Puts `future` into memory of its own; gives it back if there is none.
@@ -105,7 +118,7 @@ pub(crate) fn allocate<F: Future>(future: F, local: bool, builder: Builder) -> R
     // SAFETY: the layout is not zero-sized, since the header is not.
     let Some(memory) = NonNull::new(unsafe { take_block(layout) }) else { return Err(future) };
     let task = |vtable| Task {
-        header: Header { vtable, join: JoinCell::new(local, builder.cores as u32) },
+        header: Header { vtable, join: JoinCell::new(local, kept(builder.cores)) },
         stage: UnsafeCell::new(Stage { future: ManuallyDrop::new(future) }),
     };
     if plain {
@@ -128,7 +141,7 @@ impl<F: Future> Framed<F> {
     pub fn new(future: F, builder: Builder) -> Framed<F> {
         let vtable = &Task::<F>::FRAMED_VTABLE;
         Framed(Task {
-            header: Header { vtable, join: JoinCell::new(true, builder.cores as u32) },
+            header: Header { vtable, join: JoinCell::new(true, kept(builder.cores)) },
             stage: UnsafeCell::new(Stage { future: ManuallyDrop::new(future) }),
         })
     }

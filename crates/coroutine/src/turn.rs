@@ -134,9 +134,9 @@ impl Future for Preempted {
     }
 }
 
-/// Moves the calling coroutine to the cores of `mask` (bit `n`: core `n` of its machine): ready once it runs on one of
-/// them. If none of them is started, it stays where it is; so does a coroutine that need not be `Send`, and the one of
-/// [`Executor::block_on`](crate::Executor::block_on).
+/// Moves the calling coroutine to the cores of `mask` (bit `n`: core `n` of its machine; those from 31 on are not told
+/// apart): ready once it runs on one of them. If none of them is started, it stays where it is; so does a coroutine
+/// that need not be `Send`, and the one of [`Executor::block_on`](crate::Executor::block_on).
 pub fn move_to(mask: u64) -> MoveTo {
     MoveTo { mask, asked: false }
 }

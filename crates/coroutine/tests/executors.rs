@@ -1,6 +1,8 @@
 //! The executors of Linux threads.
 #![cfg(all(feature = "std", not(heddle_loom)))]
 
+mod support;
+
 use heddle_coroutine::{
     AbortOnDrop, Builder, Executor, LocalExecutor, block_on, coroutine_run, current_id, id_of, set_priority,
     spawn, spawn_local, try_spawn, wake, yield_now,

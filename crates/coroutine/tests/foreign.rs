@@ -3,36 +3,18 @@
 
 mod support;
 
-use heddle_coroutine::wait::{Mutex, Semaphore, WakerMap, channel};
-use heddle_coroutine::{LocalExecutor, block_on, yield_now};
+use heddle_coroutine::wait::{Mutex, Notify, RwLock, Semaphore, WakerMap, channel, oneshot};
+use heddle_coroutine::{JoinSet, LocalExecutor, block_on, yield_now};
 use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 #[cfg(not(miri))]
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use support::{Deed, On, ends, evil, noting};
-
-#[cfg(not(miri))] // Which looks at layouts itself.
-#[global_allocator]
-static ALLOCATOR: support::Checking = support::Checking;
-
-type Waiting = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Something that can be waited for.
-struct Family {
-    /// Another wait for it.
-    wait: Arc<dyn Fn() -> Waiting + Send + Sync>,
-    /// Lets one waiter go on, or all.
-    fire: Box<dyn FnOnce() + Send>,
-}
-
-fn poll(future: &mut Waiting, waker: &Waker) -> Poll<()> {
-    future.as_mut().poll(&mut Context::from_waker(waker))
-}
+use support::family::{Family, Waiting, every_way, poll};
+use support::{Deed, On, ends, evil};
 
 fn mutex() -> Family {
     let mutex = Arc::new(Mutex::new(()));
@@ -96,6 +78,83 @@ fn senders() -> Family {
     Family { wait, fire: Box::new(move || drop(receiver)) }
 }
 
+/// A lock that is held for writing until the returned future is dropped.
+fn held() -> (Arc<RwLock<()>>, Waiting) {
+    let lock = Arc::new(RwLock::new(()));
+    let inner = lock.clone();
+    let mut holder: Waiting = Box::pin(async move {
+        let _guard = inner.write().await;
+        pending().await
+    });
+    assert!(poll(&mut holder, Waker::noop()).is_pending());
+    (lock, holder)
+}
+
+fn readers() -> Family {
+    let (lock, holder) = held();
+    let wait = Arc::new(move || -> Waiting {
+        let lock = lock.clone();
+        Box::pin(async move { drop(lock.read().await) })
+    });
+    Family { wait, fire: Box::new(move || drop(holder)) }
+}
+
+fn writers() -> Family {
+    let (lock, holder) = held();
+    let wait = Arc::new(move || -> Waiting {
+        let lock = lock.clone();
+        Box::pin(async move { drop(lock.write().await) })
+    });
+    Family { wait, fire: Box::new(move || drop(holder)) }
+}
+
+/// The waiters of a notification, which is given to all at once or to one after another.
+fn notified(fire: fn(&Notify)) -> Family {
+    let notify = Arc::new(Notify::new());
+    let fired = notify.clone();
+    let wait = Arc::new(move || -> Waiting {
+        let notify = notify.clone();
+        Box::pin(async move { notify.notified().await })
+    });
+    Family { wait, fire: Box::new(move || fire(&fired)) }
+}
+
+/// Each waiter has a channel of its own, whose sender sends or goes.
+fn messages(fire: fn(oneshot::Sender<()>)) -> Family {
+    let senders = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let fired = senders.clone();
+    let wait = Arc::new(move || -> Waiting {
+        let (sender, receiver) = oneshot::channel();
+        senders.lock().unwrap().push(sender);
+        Box::pin(async move {
+            let _ = receiver.await;
+        })
+    });
+    let fire = move || {
+        let senders = std::mem::take(&mut *fired.lock().unwrap());
+        senders.into_iter().for_each(fire);
+    };
+    Family { wait, fire: Box::new(fire) }
+}
+
+#[cfg(not(miri))]
+fn blocking() -> Family {
+    let is_open = Arc::new(AtomicBool::new(false));
+    let fired = is_open.clone();
+    let wait = Arc::new(move || -> Waiting {
+        let is_open = is_open.clone();
+        Box::pin(async move {
+            let work = move || {
+                while !is_open.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+            };
+            heddle_coroutine::spawn_blocking(work).await.unwrap();
+        })
+    });
+    Family { wait, fire: Box::new(move || fired.store(true, Ordering::SeqCst)) }
+}
+
 #[cfg(not(miri))]
 fn timer() -> Family {
     use std::time::Duration;
@@ -122,55 +181,6 @@ fn descriptor() -> Family {
     Family { wait, fire: Box::new(fire) }
 }
 
-/// One waiter has a waker that does `deed` on a call of `on`; another, behind it, is woken nevertheless.
-fn one_evil_waiter(family: Family, on: On, panics: bool) {
-    let Family { wait, fire } = family;
-    let again = wait.clone();
-    let deed: Deed = if panics {
-        Arc::new(|| panic!("as planned"))
-    } else {
-        Arc::new(move || {
-            let mut another = again();
-            let _ = poll(&mut another, Waker::noop());
-        })
-    };
-    let (waker, evil) = evil(on, deed);
-    let mut first = wait();
-    let mut second = wait();
-    if on == On::Clone {
-        evil.arm();
-    }
-    let _ = catch_unwind(AssertUnwindSafe(|| poll(&mut first, &waker)));
-    if on != On::Clone {
-        evil.arm();
-    }
-    let (good, noted) = noting();
-    let is_ready = poll(&mut second, &good).is_ready();
-    // Another waker takes the place of the evil one, which is dropped.
-    if on == On::Drop {
-        let _ = catch_unwind(AssertUnwindSafe(|| poll(&mut first, Waker::noop())));
-    }
-    let _ = catch_unwind(AssertUnwindSafe(fire));
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(first)));
-    if !is_ready {
-        while !noted.woken.load(Ordering::SeqCst) {
-            thread::yield_now();
-        }
-        while poll(&mut second, &good).is_pending() {
-            thread::yield_now();
-        }
-    }
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(waker)));
-}
-
-fn every_way(family: fn() -> Family) {
-    for on in [On::Wake, On::Clone, On::Drop] {
-        for panics in [true, false] {
-            ends(move || one_evil_waiter(family(), on, panics));
-        }
-    }
-}
-
 #[test]
 fn a_mutex_survives_evil_wakers() {
     every_way(mutex);
@@ -194,6 +204,39 @@ fn receivers_survive_evil_wakers() {
 #[test]
 fn senders_survive_evil_wakers() {
     every_way(senders);
+}
+
+#[test]
+fn readers_and_writers_survive_evil_wakers() {
+    every_way(readers);
+    every_way(writers);
+}
+
+#[test]
+fn notifications_survive_evil_wakers() {
+    every_way(|| notified(Notify::notify_waiters));
+    every_way(|| {
+        notified(|notify| {
+            notify.notify_one();
+            notify.notify_one();
+        })
+    });
+}
+
+#[test]
+fn messages_survive_evil_wakers() {
+    every_way(|| messages(drop));
+    every_way(|| {
+        messages(|sender| {
+            let _ = sender.send(());
+        })
+    });
+}
+
+#[test]
+#[cfg(not(miri))]
+fn threads_for_what_blocks_survive_evil_wakers() {
+    every_way(blocking);
 }
 
 #[test]
@@ -237,6 +280,40 @@ fn joins_survive_evil_wakers() {
                 assert_eq!(seen, text.len());
                 assert_eq!(executor.block_on(handle).unwrap(), 5);
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(waker)));
+            });
+        }
+    }
+}
+
+/// A set of coroutines, one of which ends when an evil waker waits for it.
+#[test]
+fn sets_survive_evil_wakers() {
+    for on in [On::Wake, On::Clone, On::Drop] {
+        for panics in [true, false] {
+            ends(move || {
+                let deed: Deed = if panics {
+                    Arc::new(|| panic!("as planned"))
+                } else {
+                    Arc::new(|| block_on(async { yield_now().await }))
+                };
+                LocalExecutor::new().block_on(async {
+                    let mut set = JoinSet::new();
+                    set.spawn(async {
+                        yield_now().await;
+                        5
+                    });
+                    let (waker, evil) = evil(on, deed);
+                    evil.arm();
+                    let polled = catch_unwind(AssertUnwindSafe(|| {
+                        pin!(set.join_next()).poll(&mut Context::from_waker(&waker)).is_pending()
+                    }));
+                    assert!(polled.unwrap_or(true));
+                    for _ in 0..3 {
+                        yield_now().await;
+                    }
+                    assert_eq!(set.join_next().await.unwrap().unwrap(), 5);
+                    let _ = catch_unwind(AssertUnwindSafe(|| drop(waker)));
+                });
             });
         }
     }

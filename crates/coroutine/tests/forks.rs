@@ -3,6 +3,8 @@
 #![cfg(all(feature = "std", feature = "scheduler", unix, not(heddle_loom), not(miri)))]
 #![allow(unsafe_code)] // Forks.
 
+mod support;
+
 use heddle_coroutine::wait::{Mutex, Notify, RwLock, Semaphore, WakerMap, channel};
 use heddle_coroutine::{Builder, LocalExecutor, block_on, follow_forks};
 use std::cell::Cell;

@@ -1,6 +1,8 @@
 //! One order of urgency over several processes, which a double plays.
 #![cfg(all(feature = "std", not(heddle_loom)))]
 
+mod support;
+
 use heddle_coroutine::global::{Place, Policy, Step, System};
 use heddle_coroutine::{Builder, LocalExecutor, yield_now};
 use std::cell::{Cell, RefCell};

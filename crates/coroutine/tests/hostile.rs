@@ -1,6 +1,8 @@
 //! Uses that nobody asked for.
 #![cfg(all(feature = "std", not(heddle_loom)))]
 
+mod support;
+
 use heddle_coroutine::{
     Executor, Id, LocalExecutor, block_on, current_id, spawn, spawn_local, wake, yield_now,
 };

@@ -1,6 +1,8 @@
 //! The API that users of other executors look for.
 #![cfg(all(feature = "std", not(heddle_loom)))]
 
+mod support;
+
 use heddle_coroutine::wait::{Notify, RwLock, oneshot};
 use heddle_coroutine::{Builder, Executor, JoinSet, LocalExecutor, SpawnError, block_on, spawn, yield_now};
 #[cfg(not(miri))]

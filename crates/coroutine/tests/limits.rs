@@ -3,7 +3,7 @@
 
 use heddle_coroutine::{
     Builder, Executor, LocalExecutor, MACHINE_CORES, MAX_CORES, MAX_COROUTINES, SpawnError, StartError,
-    block_on, coroutine_run,
+    block_on, coroutine_run, move_to, yield_now,
 };
 use std::future::pending;
 use std::sync::Mutex;
@@ -29,6 +29,39 @@ fn threads_of_an_executor() {
     assert_eq!(executor.threads(), MACHINE_CORES);
     assert_eq!(executor.block_on(async { 7 }), 7);
     assert_eq!(Executor::new(0).threads(), 1);
+}
+
+/// The number of the worker that runs the caller.
+fn worker() -> usize {
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    name.strip_prefix("heddle-").and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn masks_of_an_executor_of_many_threads() {
+    let _alone = alone();
+    let executor = Executor::new(40);
+    for core in [1, 30, 31, 32, 39] {
+        let there = executor.try_spawn(Builder::new().cores(1 << core), async {
+            for _ in 0..3 {
+                yield_now().await;
+            }
+            worker()
+        });
+        let there = executor.block_on(there.unwrap()).unwrap();
+        assert!(there == core || there.min(core) >= 31, "runs on {there}, not on {core}");
+        let moved = executor.spawn(async move {
+            move_to(1 << core).await;
+            let first = worker();
+            move_to(1 << 2).await;
+            (first, worker())
+        });
+        let (first, second) = executor.block_on(moved).unwrap();
+        assert!(first == core || first.min(core) >= 31, "runs on {first}, not on {core}");
+        assert_eq!(second, 2);
+    }
+    // The first coroutine stays on its thread, which bears no such name.
+    assert_eq!(executor.block_on(async { worker() }), 0);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 #![cfg(all(feature = "alloc", not(heddle_loom)))]
 #![allow(unsafe_code)] // `Platform` is an unsafe trait.
 
+mod support;
+
 use heddle_coroutine::{
     Builder, Core, Id, Machine, Platform, move_to, preempted, set_priority, wake, yield_now,
 };

@@ -1,6 +1,8 @@
 //! Timers and file descriptors.
 #![cfg(all(feature = "std", not(heddle_loom), not(miri)))]
 
+mod support;
+
 use heddle_coroutine::io::Async;
 use heddle_coroutine::time::{sleep, sleep_until, timeout};
 use heddle_coroutine::{Executor, LocalExecutor, block_on, spawn, spawn_local, yield_now};

@@ -17,10 +17,6 @@ use std::task::Context;
 use std::thread;
 use support::ends;
 
-#[cfg(not(miri))] // Which looks at layouts itself.
-#[global_allocator]
-static ALLOCATOR: support::Checking = support::Checking;
-
 #[test]
 fn the_main_coroutine_does_not_move() {
     let executor = Executor::new(2);

@@ -1,6 +1,8 @@
 //! Feature `tracing`: a span for each turn, with the coroutine's id, name and level.
 #![cfg(all(feature = "std", feature = "tracing", not(heddle_loom), not(miri)))]
 
+mod support;
+
 use heddle_coroutine::{Builder, LocalExecutor, yield_now};
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,8 @@
 //! Waiting that respects priorities.
 #![cfg(all(feature = "std", not(heddle_loom)))]
 
+mod support;
+
 use heddle_coroutine::wait::{Mutex, Semaphore, WakerMap, channel};
 use heddle_coroutine::{Builder, Executor, LocalExecutor, block_on, set_priority, spawn, yield_now};
 use std::cell::RefCell;

@@ -2,6 +2,8 @@
 
 #![cfg(not(heddle_loom))]
 
+#[path = "common/allocator.rs"]
+mod allocator;
 #[path = "common/keys.rs"]
 mod keys;
 #[path = "common/wakers.rs"]

@@ -2,6 +2,9 @@
 
 #![cfg(not(heddle_loom))]
 
+#[path = "common/allocator.rs"]
+mod allocator;
+
 use heddle_range_lock::{RangeLock, ThreadEpoch};
 use std::thread;
 

@@ -3,6 +3,9 @@
 
 #![cfg(not(heddle_loom))]
 
+#[path = "common/allocator.rs"]
+mod allocator;
+
 use heddle_range_lock::{Guard, LockFuture, RangeLock, Span, TryLockError};
 use proptest::prelude::*;
 use std::future::Future;

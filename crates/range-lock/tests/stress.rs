@@ -3,6 +3,9 @@
 
 #![cfg(not(heddle_loom))]
 
+#[path = "common/allocator.rs"]
+mod allocator;
+
 use heddle_range_lock::{Guard, RangeLock, SharedEpoch, Span};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread;

@@ -16,14 +16,14 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// As many threads as there are processors, but at most 31, and `main` at the default priority.
+    /// As many threads as there are processors, but at most 63, and `main` at the default priority.
     #[must_use]
     pub fn new() -> Builder {
         let threads = thread::available_parallelism().map_or(1, usize::from).min(MACHINE_CORES - 1);
         Builder { threads, priority: DEFAULT_PRIORITY, strict: false }
     }
 
-    /// How many threads run coroutines: at most 32, or 31 with the one below. If there are several, or the order is
+    /// How many threads run coroutines: at most 64, or 63 with the one below. If there are several, or the order is
     /// [strict](Builder::strict), Heddle has one more in reserve, for what becomes ready while all of them run
     /// something less urgent, and for when all are blocked.
     #[must_use]

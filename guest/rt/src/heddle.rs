@@ -1,7 +1,8 @@
 //! Calls on Heddle: the ring through which results come back, and the calls by which executors sleep.
 //!
 //! Any executor thread takes results out, one at a time: a thread that finds the lock held leaves them to its holder,
-//! which looks again after releasing it.
+//! which looks again after releasing it. Calls are ended without the lock, since that runs code of others: wakers of
+//! other executors, and drops of buffers whose futures are gone. Both may panic, and make calls.
 #![allow(unsafe_code)] // The ring is memory that the kernel writes.
 
 use crate::operation::Handle;
@@ -18,6 +19,7 @@ use heddle_coroutine::Id;
 use heddle_coroutine::host::{self, Host, Told};
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The first ring holds so many results, as a power of two; a larger one replaces it when that is too few.
@@ -139,6 +141,27 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Results that a thread takes out of the ring under its lock before it ends their calls.
+const TAKEN_AT_ONCE: usize = 8;
+
+/// Ends the call of `cookie`.
+///
+/// # Safety
+/// The kernel has given the cookie back in a result, which is used once.
+unsafe fn complete(cookie: u64, result: u64) {
+    // SAFETY: the caller's promise.
+    contained(|| unsafe { Handle::from_cookie(cookie) }.complete(result as i64));
+}
+
+/// Runs code of others. A panic in it ends here, after the panic hook has told of it, because no frame of this thread
+/// waits for what it does.
+fn contained(code: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(code)) {
+        // Its drop might panic too.
+        core::mem::forget(payload);
+    }
+}
+
 impl Ring {
     #[inline(always)]
     fn tail(&self) -> u32 {
@@ -155,29 +178,56 @@ impl Ring {
     fn drain(&self) {
         while self.has_results() {
             let Ok(memory) = self.memory.try_lock() else { return };
-            self.drain_locked(&memory);
+            let consumer = memory.consumer();
+            let (mut taken, mut count) = ([(0, 0); TAKEN_AT_ONCE], 0);
+            for place in &mut taken {
+                let Some([cookie, _, result]) = consumer.pop() else { break };
+                *place = (cookie, result);
+                count += 1;
+            }
+            self.head.store(consumer.head.load(Ordering::Relaxed), Ordering::Relaxed);
+            drop(memory);
+            for (cookie, result) in taken.into_iter().take(count) {
+                // SAFETY: the kernel gives back each cookie once.
+                unsafe { complete(cookie, result) };
+            }
+            self.wake_refused();
         }
     }
 
-    fn drain_locked(&self, memory: &RingMemory) {
-        let consumer = memory.consumer();
-        while let Some([cookie, _, result]) = consumer.pop() {
-            self.head.store(consumer.head.load(Ordering::Relaxed), Ordering::Relaxed);
-            // SAFETY: the kernel gives back each cookie once.
-            unsafe { Handle::from_cookie(cookie) }.complete(result as i64);
-        }
+    /// There may be room again.
+    fn wake_refused(&self) {
         let refused = core::mem::take(&mut *locked(&self.refused));
-        refused.into_iter().for_each(Waker::wake);
+        refused.into_iter().for_each(|waker| contained(|| waker.wake()));
     }
 
     /// Replaces the ring by a larger one. `false` if there is none.
     fn grow(&self, seen: u32) -> bool {
+        let mut taken = Vec::new();
+        let has_grown = self.replace(seen, |result| taken.push(result));
+        for (cookie, result) in taken {
+            // SAFETY: the kernel gives back each cookie once.
+            unsafe { complete(cookie, result) };
+        }
+        self.wake_refused();
+        has_grown
+    }
+
+    /// [`Ring::grow`], which gives the results that are in the old one to `take`.
+    fn replace(&self, seen: u32, mut take: impl FnMut((u64, u64))) -> bool {
         let mut memory = locked(&self.memory);
         if memory.order > seen {
             // Another thread was faster.
             return true;
         }
-        self.drain_locked(&memory);
+        let mut take_all = |memory: &RingMemory| {
+            let consumer = memory.consumer();
+            while let Some([cookie, _, result]) = consumer.pop() {
+                take((cookie, result));
+            }
+            self.head.store(consumer.head.load(Ordering::Relaxed), Ordering::Relaxed);
+        };
+        take_all(&memory);
         if memory.order >= RING_ORDER_MAX {
             return false;
         }
@@ -187,7 +237,7 @@ impl Ring {
             return false;
         }
         // From here on nothing is put into the old one.
-        self.drain_locked(&memory);
+        take_all(&memory);
         self.head.store(larger.counter(RING_HEAD).load(Ordering::Relaxed), Ordering::Relaxed);
         self.tail.store(larger.counter(RING_TAIL).as_ptr(), Ordering::Release);
         self.order.store(larger.order, Ordering::Relaxed);
@@ -343,8 +393,10 @@ pub(crate) fn submit(mut entry: Entry, handle: Handle, context: &Context<'_>) ->
                         drop(take());
                         return Submitted::Refused;
                     }
+                    // Cloned without the lock: the waker may be another executor's.
+                    let waker = context.waker().clone();
                     // Once more: results that were taken before this was in the list wake nobody in it.
-                    locked(&ring.refused).push(context.waker().clone());
+                    locked(&ring.refused).push(waker);
                     is_listed = true;
                 }
             }

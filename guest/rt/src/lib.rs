@@ -31,6 +31,10 @@
 //!
 //! [`batch`] hands several calls to the kernel at once. [`net`] has TCP and UDP sockets on top of the calls.
 //!
+//! On Linux the calls that only a thread can wait for (open, accept, connect, fsync, futexes) have those of
+//! [`heddle_coroutine::spawn_blocking`], 512 at most for all of them and the program's own work: what comes beyond
+//! waits.
+//!
 //! A descriptor in non-blocking mode is not waited for: the call answers `WouldBlock`, as its synchronous form does.
 //! A signal handler does not interrupt an asynchronous call.
 //!

@@ -4,7 +4,6 @@
 
 use crate::calls::ChildInfo;
 use crate::words::{Words, last_error};
-use atomic_waker::AtomicWaker;
 use core::ffi::CStr;
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
@@ -12,12 +11,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::task::Poll;
 use core::time::Duration;
 use heddle_coroutine::io::{Direction, Ready, ready};
+use heddle_coroutine::spawn_blocking;
 use heddle_coroutine::time::sleep;
 use signal_hook::SigId;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 const AGAIN: i64 = -(libc::EAGAIN as i64);
 
@@ -39,24 +39,29 @@ pub(crate) async fn run(words: &Words) -> i64 {
     }
 }
 
-/// Runs `work` on another thread. A forked child has none of the pool's, and starts one for each.
-async fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    if heddle_coroutine::forks() == 0 {
-        return blocking::unblock(work).await;
+/// Runs `work` on another thread, unless the future is dropped before a thread has taken it up. Work that waits for a
+/// thread when its process forks is the parent's. `Err` is why there is no thread.
+async fn unblock<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, i64> + Send + 'static,
+) -> Result<T, i64> {
+    struct Withdraw(Arc<AtomicBool>);
+
+    impl Drop for Withdraw {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
     }
-    let result = Arc::new((AtomicWaker::new(), Mutex::new(None)));
-    let place = result.clone();
-    std::thread::spawn(move || {
-        let value = work();
-        *place.1.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
-        place.0.wake();
+
+    let is_withdrawn = Arc::new(AtomicBool::new(false));
+    let withdraw = Withdraw(is_withdrawn.clone());
+    let forks = heddle_coroutine::forks();
+    let done = spawn_blocking(move || {
+        let is_wanted = !is_withdrawn.load(Ordering::Acquire) && forks == heddle_coroutine::forks();
+        if is_wanted { work() } else { Err(-i64::from(libc::ECANCELED)) }
     });
-    poll_fn(|context| {
-        result.0.register(context.waker());
-        let value = result.1.lock().unwrap_or_else(PoisonError::into_inner).take();
-        value.map_or(Poll::Pending, Poll::Ready)
-    })
-    .await
+    let result = done.await.unwrap_or(Err(AGAIN));
+    drop(withdraw);
+    result
 }
 
 /// The call with a descriptor of its own for the same file, which is closed after it. A call on another thread may go
@@ -77,9 +82,10 @@ async fn fsync(words: &Words) -> i64 {
     };
     unblock(move || {
         let _own = own;
-        words.call()
+        Ok(words.call())
     })
     .await
+    .unwrap_or_else(|error| error)
 }
 
 fn descriptor(words: &Words) -> RawFd {
@@ -225,9 +231,10 @@ async fn connect(words: &Words) -> i64 {
     unblock(move || {
         let _own = own;
         words.arguments[1] = address.as_ptr().expose_provenance() as u64;
-        words.call()
+        Ok(words.call())
     })
     .await
+    .unwrap_or_else(|error| error)
 }
 
 async fn open(words: &Words) -> i64 {
@@ -346,7 +353,7 @@ async fn futex(words: &Words) -> i64 {
     let cancel = Cancel { word, bit, stage: stage.clone(), is_cancelled: is_cancelled.clone(), forks };
     let result = unblock(move || {
         if !change(&stage, HAS_A_THREAD) {
-            return -i64::from(libc::ECANCELED);
+            return Err(-i64::from(libc::ECANCELED));
         }
         let wait = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
         let result = loop {
@@ -360,11 +367,11 @@ async fn futex(words: &Words) -> i64 {
             }
         };
         stage.store(OVER, Ordering::Release);
-        result
+        Ok(result)
     })
     .await;
     drop(cancel);
-    result
+    result.unwrap_or_else(|error| error)
 }
 
 async fn waitid(words: &Words) -> i64 {

@@ -119,7 +119,7 @@ impl Handle {
         Handle(unsafe { NonNull::new_unchecked(pointer) })
     }
 
-    /// The call has ended.
+    /// The call has ended. Wakes, and drops what the call kept if its future is gone: both may be others' code.
     pub fn complete(self, result: i64) {
         let header = self.header();
         header.result.store(result, Ordering::Relaxed);

@@ -1,6 +1,9 @@
 //! The calls in their three forms, batches, and what becomes of calls that are dropped, on the kernel this runs on.
 #![allow(unsafe_code)] // A wake of a futex, and a call with borrowed memory.
 
+#[path = "../../../crates/coroutine/tests/support/mod.rs"]
+mod support;
+
 use core::future::Future;
 use core::pin::pin;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -148,6 +148,7 @@ const FAMILIES: &[&[Test]] = &[
     asynchronous_calls::TESTS,
     preemption::TESTS,
     runtime::TESTS,
+    runtime::FOREIGN_TESTS,
     runtime::FORK_TESTS,
     runtime::NET_TESTS,
     runtime::ORDER_TESTS,

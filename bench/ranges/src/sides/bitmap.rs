@@ -4,14 +4,20 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::engine::BLOB_PAGES;
 use crate::side::{Patience, Side};
 
 const WRITER: u32 = 1 << 31;
 /// Keys to a segment: the workloads' unit, which suits it best.
-pub const SEGMENT: u64 = 1024;
+pub const SEGMENT: u64 = 1 << SEGMENT_SHIFT;
+pub(crate) const SEGMENT_SHIFT: u32 = 10;
 
 /// One word a segment.
-pub struct Bitmap(Vec<AtomicU32>);
+pub struct Bitmap {
+    words: Vec<AtomicU32>,
+    /// Keys of a segment, as a power of two.
+    shift: u32,
+}
 
 /// The locked segments.
 pub struct Segments {
@@ -22,7 +28,7 @@ pub struct Segments {
 
 impl Bitmap {
     fn take(&self, at: usize, shared: bool) -> bool {
-        let word = &self.0[at];
+        let word = &self.words[at];
         if shared {
             let mut seen = word.load(Ordering::Relaxed);
             while seen & WRITER == 0 {
@@ -39,14 +45,18 @@ impl Bitmap {
 
     fn give(&self, at: usize, shared: bool) {
         if shared {
-            self.0[at].fetch_sub(1, Ordering::Release);
+            self.words[at].fetch_sub(1, Ordering::Release);
         } else {
-            self.0[at].store(0, Ordering::Release);
+            self.words[at].store(0, Ordering::Release);
         }
     }
 
-    fn segments(start: u64, end: u64, shared: bool) -> Segments {
-        Segments { first: (start / SEGMENT) as usize, last: ((end - 1) / SEGMENT) as usize, shared }
+    fn of(space: u64, shift: u32) -> Self {
+        Self { words: (0..space.div_ceil(1 << shift)).map(|_| AtomicU32::new(0)).collect(), shift }
+    }
+
+    fn segments(&self, start: u64, end: u64, shared: bool) -> Segments {
+        Segments { first: (start >> self.shift) as usize, last: ((end - 1) >> self.shift) as usize, shared }
     }
 
     /// Segments in ascending order: no two requests wait for each other.
@@ -67,16 +77,21 @@ impl Side for Bitmap {
     const SHARES: bool = true;
 
     fn new(space: u64) -> Self {
-        Self((0..space.div_ceil(SEGMENT)).map(|_| AtomicU32::new(0)).collect())
+        Self::of(space, SEGMENT_SHIFT)
+    }
+
+    fn new_area(pages: u64) -> Self {
+        Self::of(pages, BLOB_PAGES.ilog2())
     }
 
     fn parameters(&self) -> String {
-        format!("{} segments of {SEGMENT} keys, 32-bit words", self.0.len())
+        let keys = 1_u64 << self.shift;
+        format!("{} segments of {keys} keys, 32-bit words (1 MB in the engine)", self.words.len())
     }
 
     #[inline]
     fn try_lock(&self, start: u64, end: u64) -> Option<Segments> {
-        let segments = Self::segments(start, end, false);
+        let segments = self.segments(start, end, false);
         for at in segments.first..=segments.last {
             if !self.take(at, false) {
                 (segments.first..at).for_each(|at| self.give(at, false));
@@ -88,12 +103,12 @@ impl Side for Bitmap {
 
     #[inline]
     fn lock(&self, start: u64, end: u64) -> Segments {
-        self.wait_for(Self::segments(start, end, false))
+        self.wait_for(self.segments(start, end, false))
     }
 
     #[inline]
     fn lock_shared(&self, start: u64, end: u64) -> Segments {
-        self.wait_for(Self::segments(start, end, true))
+        self.wait_for(self.segments(start, end, true))
     }
 
     #[inline]

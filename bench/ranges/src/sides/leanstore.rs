@@ -3,13 +3,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::engine::PAGE_BYTES;
 use crate::side::{Patience, Side};
-use crate::sides::bitmap::SEGMENT;
+use crate::sides::bitmap::SEGMENT_SHIFT;
 
 const BITS: u64 = 64;
+/// Pages of a segment of a storage engine's area, as a power of two: those of 1 GB.
+const AREA_SHIFT: u32 = 30 - PAGE_BYTES.ilog2();
 
 /// One bit a segment.
-pub struct Bits(Vec<AtomicU64>);
+pub struct Bits {
+    words: Vec<AtomicU64>,
+    /// Keys of a segment, as a power of two.
+    shift: u32,
+}
 
 /// The locked segments.
 #[derive(Clone, Copy)]
@@ -20,8 +27,8 @@ pub struct Segments {
 }
 
 impl Segments {
-    fn of(start: u64, end: u64) -> Self {
-        Self { first: start / SEGMENT, end: end.div_ceil(SEGMENT) }
+    fn of(start: u64, end: u64, shift: u32) -> Self {
+        Self { first: start >> shift, end: ((end - 1) >> shift) + 1 }
     }
 
     /// The words that hold their bits, with those bits.
@@ -35,8 +42,13 @@ impl Segments {
 }
 
 impl Bits {
+    fn of(space: u64, shift: u32) -> Self {
+        let segments = space.div_ceil(1 << shift);
+        Self { words: (0..segments.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect(), shift }
+    }
+
     fn take(&self, (word, mask): (usize, u64)) -> bool {
-        let word = &self.0[word];
+        let word = &self.words[word];
         let mut seen = word.load(Ordering::Relaxed);
         while seen & mask == 0 {
             match word.compare_exchange_weak(seen, seen | mask, Ordering::Acquire, Ordering::Relaxed) {
@@ -48,7 +60,7 @@ impl Bits {
     }
 
     fn give(&self, (word, mask): (usize, u64)) {
-        self.0[word].fetch_and(!mask, Ordering::Release);
+        self.words[word].fetch_and(!mask, Ordering::Release);
     }
 }
 
@@ -58,16 +70,25 @@ impl Side for Bits {
     const SHARES: bool = false;
 
     fn new(space: u64) -> Self {
-        Self((0..space.div_ceil(SEGMENT).div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect())
+        Self::of(space, SEGMENT_SHIFT)
+    }
+
+    fn new_area(pages: u64) -> Self {
+        Self::of(pages, AREA_SHIFT)
+    }
+
+    fn area_step() -> u64 {
+        1 << AREA_SHIFT
     }
 
     fn parameters(&self) -> String {
-        format!("{} segments of {SEGMENT} keys, a bit each", self.0.len() as u64 * BITS)
+        let keys = 1_u64 << self.shift;
+        format!("{} segments of {keys} keys, a bit each (1 GB in the engine)", self.words.len() as u64 * BITS)
     }
 
     #[inline]
     fn try_lock(&self, start: u64, end: u64) -> Option<Segments> {
-        let segments = Segments::of(start, end);
+        let segments = Segments::of(start, end, self.shift);
         for (taken, word) in segments.words().enumerate() {
             if !self.take(word) {
                 segments.words().take(taken).for_each(|word| self.give(word));

@@ -28,7 +28,7 @@ pub(crate) use chunks::ChunkSet;
 pub(crate) use pool::shrink_if_due;
 pub(crate) use pool::{refill, single, spill};
 #[cfg(all(feature = "std", feature = "scheduler"))]
-pub(crate) use shrink::start_anew;
+pub(crate) use shrink::{pause_sorts, resume_sorts};
 
 /// Slots in a chunk, 16 KiB.
 pub(crate) const CHUNK_SLOTS: u32 = 512;

@@ -2,10 +2,10 @@
 //!
 //! Free slots lie in batches, in the order in which coroutines ended. Of each chunk it is known how many of its slots
 //! lie there, and so how many chunks are wholly free. When these are a good part of what is free, all of it is sorted
-//! by chunk. Of chunks that are wholly free some are kept; the pages of the others are the system's until the chunk is
-//! needed again. Their addresses stay slots, of all-zero words, which nobody uses, so that whoever has a stale id may
-//! go on looking. A chunk that comes back begins with a generation that is later than all that its slots have had, so
-//! that no stale id names one of its coroutines.
+//! by chunk, by a thread of its own: that takes as long as they are many. Of chunks that are wholly free some are kept;
+//! the pages of the others are the system's until the chunk is needed again. Their addresses stay slots, of all-zero
+//! words, which nobody uses, so that whoever has a stale id may go on looking. A chunk that comes back begins with a
+//! generation that is later than all that its slots have had, so that no stale id names one of its coroutines.
 #![allow(unsafe_code)] // Gives pages back.
 
 use super::pool::{BATCH, put, take};
@@ -15,6 +15,7 @@ use super::{
 use crate::os;
 use crate::sched::{Slot, Table};
 use crate::sync::{AtomicU16, AtomicU32, Ordering};
+use std::thread;
 use std::vec::Vec;
 
 /// Wholly free chunks that are kept: a megabyte.
@@ -96,10 +97,18 @@ pub(crate) fn is_released(chunk: u32) -> bool {
     RELEASED.contains(chunk)
 }
 
-/// In a forked child: a thread that is gone may have been sorting. Its slots are lost.
+/// Has no thread sort until [`resume_sorts`]: in a forked child it would be gone, with all free slots in hand.
 #[cfg(feature = "scheduler")]
-pub(crate) fn start_anew() {
-    SORTING.store(0, Ordering::Relaxed);
+pub(crate) fn pause_sorts() {
+    while SORTING.swap(1, Ordering::Acquire) != 0 {
+        thread::yield_now();
+    }
+}
+
+/// See [`pause_sorts`].
+#[cfg(feature = "scheduler")]
+pub(crate) fn resume_sorts() {
+    SORTING.store(0, Ordering::Release);
 }
 
 /// Waits for a thread that sorts, if there is one: it has all free slots in hand. Whether there was one.
@@ -108,37 +117,57 @@ pub(super) fn wait_for_sort() -> bool {
     let is_sorting = || SORTING.load(Ordering::Acquire) != 0;
     let was_sorting = is_sorting();
     while is_sorting() {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     was_sorting
 }
 
-/// Sorts the free slots that no core has, and gives the pages of wholly free chunks back.
+/// The first free slot of each chunk, which are linked, and how many there are.
+type Lists = Vec<(u32, u32)>;
+
+/// Empty ones, if there is memory for them.
+fn lists() -> Option<Lists> {
+    let mut lists = Vec::new();
+    lists.try_reserve_exact(CHUNKS).ok()?;
+    lists.resize(CHUNKS, (0, 0));
+    Some(lists)
+}
+
+/// Has a thread give memory back, unless one is at it. If the system gives none, the caller does it; without memory for
+/// it, nobody now.
 #[cold]
 pub(super) fn shrink() {
     if SORTING.swap(1, Ordering::Acquire) != 0 {
         return;
     }
-    // The first free slot of each chunk, which are linked, and how many there are. Without memory for it, not now.
-    let mut chunks: Vec<(u32, u32)> = Vec::new();
-    if chunks.try_reserve_exact(CHUNKS).is_ok() {
-        chunks.resize(CHUNKS, (0, 0));
-        sort(&mut chunks);
-        release(&mut chunks);
-        // The lowest are put last, and taken first.
-        let mut batch = (0, 0);
-        for (first, _) in chunks.iter().rev() {
-            for_each_free(*first, |index, slot| {
-                slot.set_free_next(batch.0);
-                batch = (index, batch.1 + 1);
-                if batch.1 == BATCH {
-                    put(core::mem::take(&mut batch).0);
-                }
-            });
-        }
-        if batch.0 != 0 {
-            put(batch.0);
-        }
+    let start = |lists| {
+        let builder = thread::Builder::new().name("heddle-shrink".into());
+        builder.spawn(move || sort_and_release(lists)).is_ok()
+    };
+    match lists().map(start) {
+        Some(true) => {}
+        Some(false) => lists().map_or_else(|| SORTING.store(0, Ordering::Release), sort_and_release),
+        None => SORTING.store(0, Ordering::Release),
+    }
+}
+
+/// Sorts the free slots that no core has, and gives the pages of wholly free chunks back.
+fn sort_and_release(mut chunks: Lists) {
+    sort(&mut chunks);
+    release(&mut chunks);
+    // The lowest are put last, and taken first.
+    let mut batch = (0, 0);
+    for (first, _) in chunks.iter().rev() {
+        for_each_free(*first, |index, slot| {
+            slot.set_free_next(batch.0);
+            batch = (index, batch.1 + 1);
+            if batch.1 == BATCH {
+                put(core::mem::take(&mut batch).0);
+            }
+        });
+    }
+    if batch.0 != 0 {
+        put(batch.0);
     }
     SORTING.store(0, Ordering::Release);
 }

@@ -8,6 +8,8 @@
 mod cores;
 mod order;
 mod ranks;
+#[path = "../support/mod.rs"]
+mod support;
 mod waits;
 
 /// A generator of numbers (xorshift64*).

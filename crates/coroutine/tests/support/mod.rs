@@ -1,5 +1,7 @@
-//! Helpers for tests of hostile uses: an allocator that checks, and wakers that misbehave.
+//! Helpers for tests: an allocator that checks, which a program has by having this module, and wakers that misbehave.
 #![allow(unsafe_code, dead_code)]
+
+pub mod family;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 /// Ends the process if a block is given back with another layout than it was taken with, or twice. A block that is
 /// given back is overwritten.
-pub struct Checking;
+struct Checking;
 
 const ALIVE: usize = 0x00a1_1fe0_0d5e_c0de;
 const HEADER: usize = 32;
@@ -53,6 +55,10 @@ unsafe impl GlobalAlloc for Checking {
         }
     }
 }
+
+#[cfg(not(miri))] // Which looks at layouts itself.
+#[global_allocator]
+static ALLOCATOR: Checking = Checking;
 
 /// Runs `f` on a thread of its own, and fails if it hangs: nothing here takes a part of that time.
 pub fn ends<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {

@@ -1,5 +1,5 @@
-//! An allocator that remembers each block's layout and counts those that come back with another one. Blocks are
-//! overwritten when they come back.
+//! An allocator that remembers each block's layout, and ends the process if one comes back with another layout, or
+//! twice. Blocks are overwritten when they come back. A program has it by having this module.
 #![allow(dead_code, unsafe_code)] // Each program takes what it needs; a global allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -8,17 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The system's allocator behind the check.
 pub struct Checking;
 
-static WRONG: AtomicUsize = AtomicUsize::new(0);
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes taken so far, whether given back or not.
 pub fn taken() -> usize {
     TAKEN.load(Ordering::Relaxed)
-}
-
-/// Blocks that came back with another layout than they were taken with.
-pub fn wrong() -> usize {
-    WRONG.load(Ordering::Relaxed)
 }
 
 /// The layout with room in front for a note of it, and that room's size.
@@ -49,13 +43,15 @@ unsafe impl GlobalAlloc for Checking {
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         // SAFETY: the note was written when the block was taken, and tells the layout it was taken with.
         unsafe {
-            let [size, align] = place.cast::<[usize; 2]>().sub(1).read();
-            if (size, align) != (layout.size(), layout.align()) {
-                WRONG.fetch_add(1, Ordering::Relaxed);
+            let note = place.cast::<[usize; 2]>().sub(1);
+            if note.read() != [layout.size(), layout.align()] {
+                eprintln!("a block came back twice, or as {layout:?}: {:?}", note.read());
+                std::process::abort();
             }
-            // Whoever still reads it finds nothing that makes sense.
-            place.write_bytes(0xd5, size);
-            let (padded, room) = padded(Layout::from_size_align_unchecked(size, align));
+            // An alignment of 0 is that of no layout. Whoever still reads the block finds nothing that makes sense.
+            note.write([0; 2]);
+            place.write_bytes(0xd5, layout.size());
+            let (padded, room) = padded(layout);
             System.dealloc(place.sub(room), padded);
         }
     }

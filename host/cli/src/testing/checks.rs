@@ -21,7 +21,7 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 30] = [
+pub const CHECKS: [Check; 36] = [
     ("kernel lints", Tier::Always, &["kernel/check.sh", "lint"]),
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
@@ -46,10 +46,16 @@ pub const CHECKS: [Check; 30] = [
     ("coroutine on other systems", Tier::Long, &["crates/coroutine/check.sh", "portable"]),
     ("coroutine publication", Tier::Long, &["crates/coroutine/check.sh", "publish"]),
     ("coroutine compatibility", Tier::Long, &["crates/coroutine/check.sh", "semver"]),
+    ("coroutine under ThreadSanitizer", Tier::Long, &["crates/coroutine/check.sh", "tsan"]),
+    ("coroutine beside hyper and rustls", Tier::Long, &["crates/coroutine/check.sh", "ecosystem"]),
     ("range-lock fuzzed", Tier::Long, &["crates/range-lock/check.sh", "fuzz"]),
     ("range-lock on other systems", Tier::Long, &["crates/range-lock/check.sh", "portable"]),
     ("range-lock publication", Tier::Long, &["crates/range-lock/check.sh", "publish"]),
     ("range-lock compatibility", Tier::Long, &["crates/range-lock/check.sh", "semver"]),
+    ("range-lock under ThreadSanitizer", Tier::Long, &["crates/range-lock/check.sh", "tsan"]),
+    ("runtime oldest compiler", Tier::Long, &["guest/rt/check.sh", "msrv"]),
+    ("runtime publication", Tier::Long, &["guest/rt/check.sh", "publish"]),
+    ("runtime compatibility", Tier::Long, &["guest/rt/check.sh", "semver"]),
     ("host tool on other processors", Tier::Long, &["host/check.sh", "portable"]),
     ("range-lock oldest compiler", Tier::Long, &["crates/range-lock/check.sh", "msrv"]),
 ];

@@ -238,3 +238,33 @@ fn property_tests_are_out_of_the_models() {
     }
     report(&faults);
 }
+
+/// Tests of the published crates that run without the allocator that checks layouts, and without one of their own.
+const UNCHECKED: [(&str, &str); 5] = [
+    ("crates/coroutine/tests/limits.rs", "as many coroutines as there can be"),
+    ("crates/coroutine/tests/million.rs", "as many coroutines as memory has room for"),
+    ("crates/coroutine/tests/object.rs", "starts compilers"),
+    ("crates/range-lock/tests/capi.rs", "starts compilers"),
+    ("crates/range-lock/tests/loom.rs", "models, whose memory loom looks at"),
+];
+
+#[test]
+fn tests_of_the_published_crates_check_their_memory() {
+    let folders = ["crates/coroutine/tests", "crates/range-lock/tests", "guest/rt/tests"];
+    let is_program = |path: &Path| {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        path.ends_with("main.rs") && folders.iter().any(|top| folder.starts_with(top))
+            || folders.iter().any(|top| folder == Path::new(top))
+    };
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|source| source.is("rs") && is_program(&source.path)) {
+        let path = source.path.display().to_string();
+        let checks = ["\nmod support;", "\nmod allocator;", "\n#[global_allocator]"];
+        if !checks.iter().any(|line| source.text.contains(line))
+            && !UNCHECKED.iter().any(|(name, _)| *name == path)
+        {
+            faults.push(path);
+        }
+    }
+    report(&faults);
+}

@@ -1,5 +1,6 @@
 //! heddle-rt: coroutines and asynchronous calls of an ordinary program, the same on both kernels.
 
+mod foreign;
 mod fork;
 mod net;
 mod order;
@@ -16,6 +17,7 @@ use nix::sys::wait::WaitStatus;
 use crate::harness::{OrFail, Outcome, in_child};
 use crate::{expect, expect_eq};
 
+pub use foreign::TESTS as FOREIGN_TESTS;
 pub use fork::TESTS as FORK_TESTS;
 pub use net::TESTS as NET_TESTS;
 pub use order::TESTS as ORDER_TESTS;

@@ -47,6 +47,7 @@ fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interru
     rates(&value, record)?;
     latencies(&value, record)?;
     memory(&value, record)?;
+    lines(&value, record)?;
     let ratios: Vec<_> = record.figures.iter().map(|figure| ratio(record, figure)).collect();
     for (figure, ratio) in record.figures.iter_mut().zip(ratios) {
         figure.ratio = ratio;
@@ -69,6 +70,45 @@ fn rates(value: &Value, record: &mut Record) -> Result<()> {
             high: None,
             ..processor
         });
+        for count in row["counts"].as_array().into_iter().flatten() {
+            let event = count[0].as_str().context("no name of a count")?;
+            let workload = host::text(row, "workload")?;
+            record.figures.push(Figure {
+                scale: Scale::Count,
+                unit: "a blob".to_owned(),
+                processors: threads(row)?,
+                ..plain(row, format!("{workload}, {event}"), &count[1])?
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Lines of cache, and what the tool's model makes of them.
+fn lines(value: &Value, record: &mut Record) -> Result<()> {
+    for row in rows(value, "lines")? {
+        let workload = host::text(row, "workload")?;
+        for (key, name) in [
+            ("written", "lines of cache written"),
+            ("transferred", "lines of cache from other cores"),
+            ("hottest", "handovers of one line"),
+        ] {
+            record.figures.push(Figure {
+                scale: Scale::Count,
+                unit: "a lock and unlock".to_owned(),
+                ..plain(row, format!("{workload}, {name}"), &row["cost"][key])?
+            });
+        }
+        for point in row["model"].as_array().into_iter().flatten() {
+            let cores = point[0].as_u64().context("no cores")?;
+            record.figures.push(Figure {
+                scale: Scale::Count,
+                unit: "pairs a second, by a model and not measured".to_owned(),
+                is_rate: true,
+                processors: u32::try_from(cores)?,
+                ..plain(row, format!("{workload}, model"), &point[1])?
+            });
+        }
     }
     Ok(())
 }
@@ -166,5 +206,11 @@ fn judge(record: &mut Record) {
 fn ratio(record: &Record, ours: &Figure) -> Option<f64> {
     let is_rival = |figure: &&Figure| figure.side != ours.side && figure.is_comparable(ours);
     let rivals = record.figures.iter().filter(is_rival).filter_map(|figure| figure.median);
-    (ours.side == OURS).then(|| Some(rivals.min_by(f64::total_cmp)? / ours.median?)).flatten()
+    let ratio = || {
+        let best =
+            if ours.is_rate { rivals.max_by(f64::total_cmp)? } else { rivals.min_by(f64::total_cmp)? };
+        let ours_is_times = best / ours.median.filter(|median| *median != 0.0)?;
+        Some(if ours.is_rate { ours_is_times.recip() } else { ours_is_times })
+    };
+    (ours.side == OURS).then(ratio).flatten()
 }
