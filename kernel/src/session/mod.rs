@@ -90,7 +90,7 @@ async fn run(console: &'static Console) {
         Err(error) => error.into(),
     };
     // The host must see what programs that still run have written to mapped files.
-    if let Err(error) = writeback::store_all() {
+    if let Err(error) = writeback::store_all().await {
         ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
     }
     dhcp::release().await;

@@ -14,7 +14,7 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 8] = [
+pub const TESTS: [Test; 10] = [
     ("programs and files are run and cut while the host replaces them", replaced_all_the_time),
     ("a file is not read as one that had its number", numbers_change_hands),
     ("a listing goes on behind a name that is gone", listing_behind_a_gone_name),
@@ -23,6 +23,8 @@ pub const TESTS: [Test; 8] = [
     ("nothing is made in a directory that the host has put in another's place", moved_directory),
     ("a page is looked at while its file is cut", looked_at_while_cut),
     ("names of a shared folder are dropped and found again", more_names_than_are_kept),
+    ("small files of a shared folder take few waits for the host", few_waits),
+    ("a descriptor that appends only now appends to a file that the host has renamed", appends_only_now),
 ];
 
 /// Makes the program `share_pages` in a folder.
@@ -205,4 +207,76 @@ fn more_names_than_are_kept(kernel: Kernel) -> Result<(), String> {
     let output = super::process::run(&mut command, b"", super::process::RUN_TIMEOUT)
         .map_err(|error| error.to_string())?;
     expect(output.text(), String::from("7\n6000\n6000\n30\nseven\nseven\n"))
+}
+
+/// Each file by itself would take two waits for a look at it, and four to be read.
+fn few_waits(kernel: Kernel) -> Result<(), String> {
+    if kernel == Kernel::Linux {
+        return Ok(());
+    }
+    const DIRECTORIES: usize = 4;
+    const FILES: usize = 60;
+    let folder = Folder::new()?;
+    for directory in 0..DIRECTORIES {
+        let path = folder.0.join(format!("d{directory}"));
+        fs::create_dir(&path).map_err(|error| error.to_string())?;
+        for number in 0..FILES {
+            fs::write(path.join(format!("file-{number}")), vec![b'f'; 3000])
+                .map_err(|error| error.to_string())?;
+        }
+    }
+    // Younger ones are not relied on.
+    thread::sleep(Duration::from_secs(3));
+    let script = "counts() { grep ^share_ /proc/heddle/counters | cut -d ' ' -f 2; }; counts; \
+                  find . -type f -size -10 | wc -l; counts; cat $(find . -type f) | wc -c; counts; \
+                  cat d*/* | wc -c; counts";
+    let output = folder.run(kernel, "", script)?;
+    let counts: Vec<usize> = output.lines().filter_map(|line| line.parse().ok()).collect();
+    let [r0, w0, found, r1, w1, read, r2, w2, again, r3, w3] = counts[..] else {
+        return Err(format!("{output:?}"));
+    };
+    let files = DIRECTORIES * FILES;
+    expect((found, read, again), (files, files * 3000, files * 3000))?;
+    // How many answers come at once depends on the host.
+    let is_right = w1 - w0 < files && w2 - w1 < 2 * files && r1 - r0 < 3 * files && r2 - r1 < 6 * files;
+    expect((is_right, [r1 - r0, w1 - w0, r2 - r1, w2 - w1]), (true, [r1 - r0, w1 - w0, r2 - r1, w2 - w1]))?;
+    // They are opened without the host then; a second may have passed.
+    expect((r3 - r2 < 3 * files, w3 - w2 < 3 * files), (true, true))
+}
+
+fn appends_only_now(kernel: Kernel) -> Result<(), String> {
+    if kernel == Kernel::Linux {
+        // It appends where it knew the end.
+        return Ok(());
+    }
+    let folder = Folder::new()?;
+    // One has never appended before the host renames it, and can be read; the other has, and cannot.
+    let script = "perl -e 'use Fcntl; \
+                  sub appends { fcntl($_[0], F_SETFL, O_APPEND | fcntl($_[0], F_GETFL, 0)) or die $! } \
+                  open(F, \"+>\", \"never\") or die $!; syswrite(F, \"one\\n\"); \
+                  open(G, \">\", \"once\") or die $!; appends(*G); syswrite(G, \"one\\n\"); \
+                  open(H, \">\", \"ready\"); select(undef, undef, undef, 0.02) until -e \"go\"; \
+                  select(undef, undef, undef, 1.2); appends(*F); \
+                  for (*F, *G) { syswrite($_, \"two\\n\") or print \"$!\\n\" }'";
+    let here = folder.0.clone();
+    let act = move || {
+        for name in ["never", "once"] {
+            let renamed = here.join(format!("{name}.1"));
+            fs::rename(here.join(name), &renamed)?;
+            fs::OpenOptions::new().append(true).open(renamed)?.write_all(b"host\n")?;
+            fs::write(here.join(name), "new\n")?;
+        }
+        Ok(())
+    };
+    expect(run_beside(kernel, &folder, script, act)?, String::new())?;
+    for (name, expected) in [
+        ("never", "new\n"),
+        ("never.1", "one\nhost\ntwo\n"),
+        ("once", "new\n"),
+        ("once.1", "one\nhost\ntwo\n"),
+    ] {
+        let found = fs::read_to_string(folder.0.join(name)).map_err(|error| format!("{name}: {error}"))?;
+        expect((name, found.as_str()), (name, expected))?;
+    }
+    Ok(())
 }

@@ -60,24 +60,36 @@ impl Mapped {
             }
         }
         state.change(server);
+        writeback::note_progress(server.device);
         Ok(())
     }
 
     fn store_pages(&self, pages: Range<u64>, clean: u64) -> Result<(), Errno> {
         self.node.state.pages.store(pages, clean, |index, frame| self.send(index, frame))
     }
+
+    /// Has a successor of this source finished by the folder's storer, so that who has ended the last mapping does not
+    /// wait for a host that hangs. It is finished here where there is no memory for that.
+    fn hand_over(&self) {
+        let Ok(successor) = Self::new(self.node.clone(), self.reader.clone()) else { return self.finish() };
+        *successor.writer.lock() = self.writer.lock().clone();
+        let source: Arc<dyn MapSource> = successor.clone();
+        if writeback::register(&source).is_err() {
+            return successor.finish();
+        }
+        // Whoever stores or maps the file meanwhile finds this one.
+        self.node.state.adopt(&successor);
+        if writeback::finish_later(&source).is_err() {
+            successor.finish();
+        }
+    }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
         // Nobody writes by these mappings any more. There may be new ones, which write later.
-        let pages = &self.node.state.pages;
-        let Some((_, moment)) = pages.written(&(0..u64::MAX)) else { return };
-        if let Err(error) = self.store_pages(0..u64::MAX, moment) {
-            ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
-            // Nobody would store them later, and what is read must be what the host has.
-            pages.forget_written(self.node.server(), moment);
-            self.node.state.note_loss(error);
+        if self.node.state.pages.written(&(0..u64::MAX)).is_some() {
+            self.hand_over();
         }
     }
 }
@@ -101,13 +113,20 @@ impl MapSource for Mapped {
         self.store_pages(written.pages.clone(), if is_unmapped { written.moment } else { 0 })
     }
 
+    fn finish(&self) {
+        let pages = &self.node.state.pages;
+        let Some((_, moment)) = pages.written(&(0..u64::MAX)) else { return };
+        if let Err(error) = self.store_pages(0..u64::MAX, moment) {
+            ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
+            // Nobody would store them later, and what is read must be what the host has.
+            pages.forget_written(self.node.server(), moment);
+            self.node.state.note_loss(error);
+        }
+    }
+
     fn store_unmapped(&self) {
         if !self.node.state.lazy.lock().is_pinning() {
-            self.node.state.pages.give_up(&self.node.fid.server, |index, frame| {
-                self.send(index, frame)?;
-                writeback::note_progress();
-                Ok(())
-            });
+            self.node.state.pages.give_up(&self.node.fid.server, |index, frame| self.send(index, frame));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_kernel_core::ninep::Attributes;
 use heddle_kernel_core::ninep::knowledge::{FileQuestion, Judgement, Knowledge};
@@ -14,7 +14,7 @@ use crate::fs::pipe::Pipe;
 use crate::fs::share::handle::{Handle, LazyHandles};
 use crate::fs::share::kept::wall_seconds;
 use crate::fs::share::mapped::Mapped;
-use crate::fs::share::names::{Hand, KnownName, NameQuestion, Names, OldName, Taken};
+use crate::fs::share::names::{AHEAD_MAX, Hand, KnownName, NamePlan, NameQuestion, Names, OldName, Taken};
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::SharedPages;
 use crate::fs::share::{Fid, Server};
@@ -53,6 +53,8 @@ pub struct FileState {
     /// How often bytes that were written through mappings were lost; in the lower half the last error, and whether it
     /// was told.
     losses: AtomicU64,
+    /// It was read ahead, and nobody has opened it yet.
+    pub is_read_ahead: AtomicBool,
 }
 
 /// The last loss was told.
@@ -67,6 +69,8 @@ struct CachedFile {
     target: Option<Arc<Vec<u8>>>,
     /// Another state has the number, so nobody would find names here to drop them.
     is_parted: bool,
+    /// The host was asked for the file's generation.
+    is_generation_asked: bool,
 }
 
 /// The result of the guest's own change for a name.
@@ -98,6 +102,7 @@ impl FileState {
             node: SpinLock::new(Weak::new()),
             held: AtomicUsize::new(0),
             losses: AtomicU64::new(0),
+            is_read_ahead: AtomicBool::new(false),
         }
     }
 
@@ -216,6 +221,14 @@ impl FileState {
         mapped.reader().opened_fid().cloned()
     }
 
+    /// This is the source of the file's mappings from now on, unless there is another.
+    pub fn adopt(&self, source: &Arc<Mapped>) {
+        let mut mapped = self.mapped.lock();
+        if mapped.strong_count() == 0 {
+            *mapped = Arc::downgrade(source);
+        }
+    }
+
     /// The source of the file's mappings, made for the first of them.
     pub fn map(
         &self,
@@ -278,6 +291,31 @@ impl FileState {
     /// The attributes as they were last.
     pub fn last(&self) -> Option<Attributes> {
         self.kept.lock().attributes.last().copied()
+    }
+
+    /// Whether an answer is about the file that is known, for sure.
+    pub fn is_unchanged(&self, answer: &Attributes) -> bool {
+        self.kept.lock().attributes.is_unchanged(answer)
+    }
+
+    /// Whether a question about the file is to be one for its generation as well.
+    pub fn wants_generation(&self) -> bool {
+        self.kept.lock().attributes.wants_generation()
+    }
+
+    /// Adds the generation to an answer to a question that was not for it. Whether the host has to be asked for it.
+    pub fn lacks_generation(&self, answer: &mut Attributes) -> bool {
+        self.kept.lock().attributes.lacks_generation(answer)
+    }
+
+    /// Whether the host was asked for the file's generation.
+    pub fn has_asked_generation(&self) -> bool {
+        self.kept.lock().is_generation_asked
+    }
+
+    /// The host has answered a question for the generation.
+    pub fn note_generation_asked(&self) {
+        self.kept.lock().is_generation_asked = true;
     }
 
     /// The attributes, if no question is needed about type, permissions and owners.
@@ -413,6 +451,26 @@ impl FileState {
         if is_kept {
             update(&mut kept.names);
         }
+    }
+
+    /// Further names to ask for with one that is not known.
+    pub fn plan_names(&self, name: &[u8]) -> Option<NamePlan> {
+        self.kept.lock().names.plan_names(name)
+    }
+
+    /// Entries of files that may be read with one of which no bytes are kept.
+    pub fn plan_reads(&self) -> [OldName; AHEAD_MAX] {
+        self.kept.lock().names.plan_reads()
+    }
+
+    /// So many files were read ahead.
+    pub fn add_read_ahead(&self, count: usize) {
+        self.kept.lock().names.read_ahead().add(count);
+    }
+
+    /// A file that was read ahead is opened.
+    pub fn use_read_ahead(&self) {
+        self.kept.lock().names.read_ahead().use_one();
     }
 
     /// Ends a change of a name in this directory that began at a moment. If others changed the directory meanwhile,

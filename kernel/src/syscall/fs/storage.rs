@@ -273,16 +273,20 @@ fn store(open: &Arc<OpenFile>) -> SyscallResult {
 
 /// sync(2).
 pub fn sync(_: &mut Call<'_>) -> SyscallResult {
-    // Nobody is told what could not be stored.
-    let _ = writeback::store_all();
-    Ok(0.into())
+    pending(async {
+        // Nobody is told what could not be stored.
+        let _ = writeback::store_all().await;
+        Ok(0)
+    })
 }
 
 /// syncfs(2).
 pub fn syncfs(call: &mut Call<'_>) -> SyscallResult {
     get_file(call, 0)?;
-    writeback::store_all()?;
-    Ok(0.into())
+    pending(async {
+        writeback::store_all().await?;
+        Ok(0)
+    })
 }
 
 /// sync_file_range(2).
