@@ -14,7 +14,7 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 10] = [
+pub const TESTS: [Test; 11] = [
     ("programs and files are run and cut while the host replaces them", replaced_all_the_time),
     ("a file is not read as one that had its number", numbers_change_hands),
     ("a listing goes on behind a name that is gone", listing_behind_a_gone_name),
@@ -24,6 +24,7 @@ pub const TESTS: [Test; 10] = [
     ("a page is looked at while its file is cut", looked_at_while_cut),
     ("names of a shared folder are dropped and found again", more_names_than_are_kept),
     ("small files of a shared folder take few waits for the host", few_waits),
+    ("a file that was opened when all of it was known is read as it is", known_when_opened),
     ("a descriptor that appends only now appends to a file that the host has renamed", appends_only_now),
 ];
 
@@ -242,6 +243,22 @@ fn few_waits(kernel: Kernel) -> Result<(), String> {
     expect((is_right, [r1 - r0, w1 - w0, r2 - r1, w2 - w1]), (true, [r1 - r0, w1 - w0, r2 - r1, w2 - w1]))?;
     // They are opened without the host then; a second may have passed.
     expect((r3 - r2 < 3 * files, w3 - w2 < 3 * files), (true, true))
+}
+
+/// The host has not opened the file for the first three descriptors when it changes it, nor for the last two when the
+/// guest takes its name away.
+fn known_when_opened(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    folder.write("file", b"old\n")?;
+    folder.write("other", b"other\n")?;
+    thread::sleep(Duration::from_secs(3));
+    let script = "cat file other; exec 3< file 4< file 5< file 6< other 7< other; touch ready; \
+                  while [ ! -e go ]; do sleep 0.02; done; sleep 1.2; cat <&3; rm file other; cat <&4; cat <&6; \
+                  echo another > file; cat <&5; cat <&7; cat file";
+    let here = folder.0.clone();
+    let act = move || fs::write(here.join("file"), "changed\n");
+    let output = run_beside(kernel, &folder, script, act)?;
+    expect(output, String::from("old\nother\nchanged\nchanged\nother\nchanged\nother\nanother\n"))
 }
 
 fn appends_only_now(kernel: Kernel) -> Result<(), String> {

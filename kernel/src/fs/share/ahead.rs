@@ -12,7 +12,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use heddle_kernel_core::ninep::{Attributes, Failure, MessageWriter, Qid, Reader, kind};
+use heddle_kernel_core::ninep::{Attributes, Failure, MessageWriter, NO_FID, Qid, Reader, kind};
 use linux_raw_sys::general as linux;
 
 use crate::device::share::{BATCH_MAX, Batch, GiveUp, SMALL_BYTES};
@@ -35,50 +35,43 @@ const SMALL_PAGES: usize = 4;
 type Answers<T> = [Option<Result<T, Errno>>; BATCH_MAX];
 
 impl Server {
-    /// Makes requests of one kind at once. `write` says whether there is one for a place. The first is waited for, and
-    /// has an answer if there was one to make.
+    /// Makes requests of one kind at once, one for each place that is wanted. The first is waited for, and has an
+    /// answer.
     fn call_all<T>(
         &self,
         (request, bytes): (u8, usize),
+        is_wanted: impl Fn(usize) -> bool,
         give_up: impl Fn(usize) -> GiveUp,
-        write: impl Fn(usize, &mut MessageWriter<'_>) -> bool,
+        write: impl Fn(usize, &mut MessageWriter<'_>),
         mut read: impl FnMut(usize, &mut Reader<'_>) -> Result<T, Failure>,
     ) -> Answers<T> {
         sched::poll_interrupts();
         let mut answers = [const { None }; BATCH_MAX];
         let mut batch = Batch::new();
-        for place in 0..BATCH_MAX {
-            let begun = if place == 0 { Some(self.exchange().begin()) } else { None };
-            let mut made = match begun {
-                Some(Ok(made)) => made,
-                Some(Err(error)) => {
-                    answers[0] = Some(Err(error));
-                    return answers;
-                }
-                None => match self.exchange().begin_ahead(bytes) {
-                    Some(made) => made,
-                    None => break,
-                },
+        for place in (0..BATCH_MAX).filter(|&place| is_wanted(place)) {
+            let begun = if place == 0 {
+                self.exchange().begin()
+            } else {
+                self.exchange().begin_ahead(bytes).ok_or(Errno::EAGAIN)
             };
-            let tag = made.number() as u16;
-            let mut writer = MessageWriter::new(made.request(), request, tag);
-            if !write(place, &mut writer) {
-                continue;
-            }
-            match writer.finish() {
-                Some(length) => batch.set(place, made, length, give_up(place)),
-                None if place == 0 => answers[0] = Some(Err(Errno::ENAMETOOLONG)),
-                None => {}
-            }
-            if place == 0 && answers[0].is_none() {
-                answers[0] = Some(Err(Errno::EINTR));
+            let made = begun.and_then(|mut made| {
+                let mut writer = MessageWriter::new(made.request(), request, made.number() as u16);
+                write(place, &mut writer);
+                let length = writer.finish().ok_or(Errno::ENAMETOOLONG)?;
+                Ok((made, length))
+            });
+            match made {
+                Ok((made, length)) => batch.set(place, made, length, give_up(place)),
+                Err(error) => answers[place] = Some(Err(error)),
             }
         }
         for (place, made) in batch.exchange().into_iter().enumerate() {
             let Some(made) = made else { continue };
-            let answer =
-                Reader::of_reply(made.reply(), request).and_then(|mut reader| read(place, &mut reader));
-            answers[place] = Some(answer.map_err(Errno::from));
+            let reply = made.and_then(|made| {
+                let reader = &mut Reader::of_reply(made.reply(), request)?;
+                Ok(read(place, reader)?)
+            });
+            answers[place] = Some(reply);
         }
         answers
     }
@@ -129,19 +122,18 @@ impl SharedNode {
         let number = |place: usize| fids[place].as_ref().map(|fid: &Fid| fid.number);
         let give_up = |place| number(place).map_or(GiveUp::Forget, GiveUp::Tell);
         let write = |place: usize, writer: &mut MessageWriter<'_>| {
-            let (Some(number), Some(name)) = (number(place), names.get(place)) else { return false };
             writer.u32(self.fid.number);
-            writer.u32(number);
+            writer.u32(number(place).unwrap_or(NO_FID));
             writer.u16(1);
-            writer.string(name);
-            true
+            writer.string(names.get(place).unwrap_or(&b".".as_slice()));
         };
         let read = |_: usize, reader: &mut Reader<'_>| match reader.u16()? {
             1 => reader.whole_qid().map(Some),
             _ => Ok(None),
         };
         let mut found = [const { None }; BATCH_MAX];
-        let answers = server.call_all((kind::WALK, SMALL_BYTES), give_up, write, read);
+        let is_wanted = |place| number(place).is_some();
+        let answers = server.call_all((kind::WALK, SMALL_BYTES), is_wanted, give_up, write, read);
         for (place, answer) in answers.into_iter().enumerate() {
             let (Some(answer), Some(fid)) = (answer, fids[place].take()) else { continue };
             match answer {
@@ -156,15 +148,17 @@ impl SharedNode {
     /// The attributes of files that were found. Those of which something is known already are asked for by themselves.
     fn attributes_of_all(&self, found: &[Option<(Fid, Qid)>; BATCH_MAX]) -> Answers<Attributes> {
         let server = self.server();
+        let is_wanted = |place: usize| match &found[place] {
+            Some((_, qid)) => place == 0 || !server.knows(qid.number),
+            None => false,
+        };
         let write = |place: usize, writer: &mut MessageWriter<'_>| {
-            let Some((fid, qid)) = &found[place] else { return false };
-            let is_known = server.knows(qid.number);
+            let Some((fid, qid)) = &found[place] else { return };
             writer.u32(fid.number);
-            writer.u64(asked_attributes(qid.is_directory || is_known));
-            place == 0 || !is_known
+            writer.u64(asked_attributes(qid.is_directory || server.knows(qid.number)));
         };
         let read = |_: usize, reader: &mut Reader<'_>| Attributes::read(reader);
-        server.call_all((kind::GETATTR, SMALL_BYTES), |_| GiveUp::Forget, write, read)
+        server.call_all((kind::GETATTR, SMALL_BYTES), is_wanted, |_| GiveUp::Forget, write, read)
     }
 
     /// Keeps a name that was asked for ahead, if there is memory for it and nobody has found it meanwhile.
@@ -249,13 +243,14 @@ impl<'a> SmallFiles<'a> {
         let number = |place: usize| fids[place].as_ref().map(|fid: &Fid| fid.number);
         let give_up = |place| number(place).map_or(GiveUp::Forget, GiveUp::Tell);
         let write = |place: usize, writer: &mut MessageWriter<'_>| {
-            let (Some(number), Some(node)) = (number(place), &nodes[place]) else { return false };
+            let (Some(number), Some(node)) = (number(place), &nodes[place]) else { return };
             writer.u32(node.fid.number);
             writer.u32(number);
             writer.u16(0);
-            true
         };
-        let answers = server.call_all((kind::WALK, SMALL_BYTES), give_up, write, |_, reader| reader.u16());
+        let read = |_: usize, reader: &mut Reader<'_>| reader.u16();
+        let is_wanted = |place| number(place).is_some();
+        let answers = server.call_all((kind::WALK, SMALL_BYTES), is_wanted, give_up, write, read);
         for (place, answer) in answers.into_iter().enumerate() {
             let fid = fids[place].take();
             match answer {
@@ -271,13 +266,14 @@ impl<'a> SmallFiles<'a> {
     /// Has the host open the files. The others are left alone if they are not as they are known.
     fn open(&mut self) -> Result<(), Errno> {
         let write = |place: usize, writer: &mut MessageWriter<'_>| {
-            let Some(fid) = &self.fids[place] else { return false };
+            let Some(fid) = &self.fids[place] else { return };
             writer.u32(fid.number);
             writer.u32(linux::O_RDONLY);
-            true
         };
         let read = |_: usize, reader: &mut Reader<'_>| reader.qid_and_version();
-        let answers = self.server.call_all((kind::OPEN, SMALL_BYTES), |_| GiveUp::Forget, write, read);
+        let is_wanted = |place: usize| self.fids[place].is_some();
+        let give_up = |_| GiveUp::Forget;
+        let answers = self.server.call_all((kind::OPEN, SMALL_BYTES), is_wanted, give_up, write, read);
         for (place, answer) in answers.into_iter().enumerate() {
             let Some(node) = &self.nodes[place] else { continue };
             match answer {
@@ -302,13 +298,14 @@ impl<'a> SmallFiles<'a> {
             Some(known.size).filter(|size| self.is_confirmed[place] && (1..=SMALL_FILE).contains(size))
         };
         let write = |place: usize, writer: &mut MessageWriter<'_>| {
-            let (Some(fid), Some(size)) = (&self.fids[place], size(place)) else { return false };
+            let (Some(fid), Some(size)) = (&self.fids[place], size(place)) else { return };
             ask_to_read(writer, fid, 0, size as usize);
-            true
         };
+        let is_wanted = |place: usize| self.fids[place].is_some() && size(place).is_some();
+        let give_up = |_| GiveUp::Forget;
         let bytes = SMALL_FILE as usize + SMALL_BYTES;
         let read = |_: usize, reader: &mut Reader<'_>| FilledPages::<SMALL_PAGES>::read(reader);
-        let answers = self.server.call_all((kind::READ, bytes), |_| GiveUp::Forget, write, read);
+        let answers = self.server.call_all((kind::READ, bytes), is_wanted, give_up, write, read);
         let mut count = 0;
         for (place, answer) in answers.into_iter().enumerate() {
             let (Some(Ok(filled)), Some(size)) = (answer, size(place)) else { continue };
@@ -330,13 +327,14 @@ impl<'a> SmallFiles<'a> {
             self.nodes[place].as_ref().filter(|node| is_read && !node.state.has_asked_generation())
         };
         let write = |place: usize, writer: &mut MessageWriter<'_>| {
-            let Some(node) = wanted(place) else { return false };
+            let Some(node) = wanted(place) else { return };
             writer.u32(node.fid.number);
             writer.u64(asked_attributes(true));
-            true
         };
+        let is_wanted = |place| wanted(place).is_some();
+        let give_up = |_| GiveUp::Forget;
         let read = |_: usize, reader: &mut Reader<'_>| Attributes::read(reader);
-        let answers = self.server.call_all((kind::GETATTR, SMALL_BYTES), |_| GiveUp::Forget, write, read);
+        let answers = self.server.call_all((kind::GETATTR, SMALL_BYTES), is_wanted, give_up, write, read);
         for (place, answer) in answers.into_iter().enumerate() {
             if let (Some(Ok(answer)), Some(node)) = (answer, wanted(place)) {
                 node.state.note_generation_asked();

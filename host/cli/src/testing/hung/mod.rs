@@ -205,7 +205,9 @@ fn lost_pages(kernel: Kernel) -> Result<(), String> {
     hung.folder.write("fail-pages", &[b'o'; 4096])?;
     // ENOSPC, once for each file that was open.
     let output = hung.run(kernel, &[], "./share_pages lose fail-pages; head -c 1 fail-pages")?;
-    expect(output, String::from("28 0 28 0 0\no"))
+    expect(output, String::from("28 0 28 0 0\no"))?;
+    let output = hung.run(kernel, &[], "./share_pages orphan fail-pages; head -c 1 fail-pages")?;
+    expect(output, String::from("28 0 0\no"))
 }
 
 fn ends_with_pages(kernel: Kernel) -> Result<(), String> {

@@ -2,6 +2,7 @@
 //! reads.
 
 use crate::device::virtio::exchange::{Exchange, GiveUp, Progress, Request, RequestPlace, SMALL_BYTES, spin};
+use crate::error::Errno;
 
 /// The most requests of a batch.
 pub const BATCH_MAX: usize = 12;
@@ -79,9 +80,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Sends all, and waits for the reply to the one in the first place; the others have a short time more. Those with
-    /// replies.
-    pub fn exchange(self) -> [Option<Request<'a>>; BATCH_MAX] {
+    /// Sends all, and waits for the reply to the one in the first place; the others have a short time more. What
+    /// became of each, as from [`Request::exchange`].
+    pub fn exchange(self) -> [Option<Result<Request<'a>, Errno>>; BATCH_MAX] {
         if let Some(exchange) = self.entries.iter().flatten().next().map(|entry| entry.request.exchange) {
             {
                 let mut ring = exchange.ring.lock();
@@ -99,6 +100,6 @@ impl<'a> Batch<'a> {
             let is_done = |entry: &BatchEntry<'_>| exchange.is_done(entry.request.number);
             spin(|| self.entries.iter().flatten().all(is_done));
         }
-        self.entries.map(|entry| entry.and_then(|entry| entry.request.replied(entry.give_up).ok()))
+        self.entries.map(|entry| entry.map(|entry| entry.request.replied(entry.give_up)))
     }
 }
