@@ -209,7 +209,7 @@ impl Storer {
 
     /// The objects of the file system.
     fn sources(&self) -> impl Iterator<Item = Arc<dyn MapSource>> {
-        (0..).map_while(nth).flatten().filter(|source| source.identity().0 == self.device)
+        (0..).map_while(nth).flatten().filter(move |source| source.identity().0 == self.device)
     }
 
     async fn run(self: Arc<Self>) {

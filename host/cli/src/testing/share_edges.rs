@@ -42,8 +42,12 @@ pub(super) fn compile_pages(folder: &Folder) -> Result<(), String> {
 const PROGRAM: &str = "#!/bin/sh\necho runs\n";
 
 /// Runs a script while the host gives the names `run` and `cut` to new files.
-fn run_while_replaced(kernel: Kernel, pause: Duration, script: &str) -> Result<String, String> {
-    let folder = Folder::new()?;
+fn run_while_replaced(
+    kernel: Kernel,
+    folder: &Folder,
+    pause: Duration,
+    script: &str,
+) -> Result<String, String> {
     let (here, other) = (folder.0.clone(), folder.0.join("other"));
     let replace = |name: &str| {
         fs::write(&other, PROGRAM)?;
@@ -78,7 +82,10 @@ fn replaced_all_the_time(kernel: Kernel) -> Result<(), String> {
     }
     let script = "for n in $(seq 60); do ./run >> /tmp/out || echo failed; \
                   perl -e 'truncate(\"cut\", 3) or print \"$!\\n\"'; done; sort /tmp/out | uniq -c | tr -s ' '";
-    expect(run_while_replaced(kernel, Duration::from_millis(5), script)?, String::from(" 60 runs\n"))
+    expect(
+        run_while_replaced(kernel, &Folder::new()?, Duration::from_millis(5), script)?,
+        String::from(" 60 runs\n"),
+    )
 }
 
 /// The host gives the numbers of files that are gone to new ones. The calls are the bare ones, since perl's own ask for
@@ -90,7 +97,38 @@ fn numbers_change_hands(kernel: Kernel) -> Result<(), String> {
     let script = "perl -e 'my %seen; my $name = \"run\"; for (1 .. 1000) { my $file = syscall(2, $name, 0); \
                   if ($file >= 0) { my $all = \"\\0\" x 100; my $count = syscall(0, $file, $all, 100); \
                   syscall(3, $file); $seen{substr($all, 0, $count)}++ } truncate(\"cut\", 3) } print keys %seen'";
-    expect(run_while_replaced(kernel, Duration::from_millis(1), script)?, String::from(PROGRAM))
+    let pause = Duration::from_millis(1);
+    expect(run_while_replaced(kernel, &Folder::new()?, pause, script)?, String::from(PROGRAM))?;
+    let base = Folder::new()?;
+    let Some(overlay) = Overlay::mount(&base)? else { return Ok(()) };
+    expect(run_while_replaced(kernel, &overlay.0, pause, script)?, String::from(PROGRAM))
+}
+
+/// A file system that counts no generations and gives numbers to new files at once: an overlay, which has those of the
+/// file system below.
+struct Overlay(Folder);
+
+impl Overlay {
+    /// None if this user may not mount one.
+    fn mount(base: &Folder) -> Result<Option<Self>, String> {
+        let path = |name: &str| base.0.join(name);
+        for name in ["lower", "upper", "work", "merged"] {
+            fs::create_dir(path(name)).map_err(|error| error.to_string())?;
+        }
+        let [lower, upper, work] = ["lower", "upper", "work"].map(|name| path(name).display().to_string());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "overlay", "overlay", "-o", &options]).arg(path("merged"));
+        let mounted = mount.output().map_err(|error| format!("mount: {error}"))?;
+        Ok(mounted.status.success().then(|| Self(Folder(path("merged")))))
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        // Before its folder is removed.
+        let _ = Command::new("umount").arg(&self.0.0).status();
+    }
 }
 
 fn listing_behind_a_gone_name(kernel: Kernel) -> Result<(), String> {

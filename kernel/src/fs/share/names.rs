@@ -214,8 +214,8 @@ impl Names {
             }
             let Some((place, next)) = name_at(&listing, at) else { break };
             at = next;
-            if let Some(known) = self.present.get(&listing[place]).filter(|k| k.generation == self.generation)
-            {
+            let known = self.present.get(&listing[place]);
+            if let Some(known) = known.filter(|known| known.generation == self.generation) {
                 entries[count] = Some(known.entry.clone());
                 count += 1;
             }

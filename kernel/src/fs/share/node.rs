@@ -17,7 +17,6 @@ use crate::fs::lock::FileLocks;
 use crate::fs::share::asking::attributes;
 use crate::fs::share::file::SharedFile;
 use crate::fs::share::handle::Handle;
-use crate::fs::share::kept::VALID_NS;
 use crate::fs::share::names::{KnownName, NameQuestion, OldName};
 use crate::fs::share::state::{FileState, Outcome};
 use crate::fs::share::{Fid, Server, handle, listing};
@@ -56,7 +55,7 @@ impl SharedNode {
         attributes: &Attributes,
     ) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
-        let state = Self::state_for(&fid, attributes)?;
+        let state = Self::state_for(&fid, kind, attributes)?;
         fid.server.show_time(attributes);
         let judgement = state.learn(question, attributes);
         let (created, entry) = (SpinLock::new(None), SpinLock::new(Weak::new()));
@@ -70,7 +69,7 @@ impl SharedNode {
 
     /// The state for a file that was found by a new way. A state of its number that is known already is another file's
     /// if that file is gone from where it was found: the host gives numbers of files that are gone to new ones at once.
-    fn state_for(fid: &Fid, attributes: &Attributes) -> Result<Arc<FileState>, Errno> {
+    fn state_for(fid: &Fid, kind: FileType, attributes: &Attributes) -> Result<Arc<FileState>, Errno> {
         let (server, number) = (&fid.server, attributes.number);
         let state = server.state_of(number)?;
         let Some(other) = state.unheld_node() else { return Ok(state) };
@@ -81,6 +80,9 @@ impl SharedNode {
         };
         let is_other = match is_same {
             Some(is_same) => !is_same,
+            // Nobody has it open, nor does it have a name that would be of the same state: two states of one file do no
+            // harm then.
+            None if kind == FileType::Regular && attributes.has_one_name() && !state.is_lazy() => true,
             None => match other.ask(GiveUp::Forget) {
                 // With further names that are not asked about.
                 Err(Errno::ENOENT | Errno::ESTALE) if !attributes.has_one_name() && !state.is_lazy() => {
