@@ -55,7 +55,8 @@ impl Server {
                 self.exchange().begin_ahead(bytes).ok_or(Errno::EAGAIN)
             };
             let made = begun.and_then(|mut made| {
-                let mut writer = MessageWriter::new(made.request(), request, made.number() as u16);
+                let tag = made.number() as u16;
+                let mut writer = MessageWriter::new(made.request(), request, tag);
                 write(place, &mut writer);
                 let length = writer.finish().ok_or(Errno::ENAMETOOLONG)?;
                 Ok((made, length))
