@@ -50,7 +50,16 @@ impl SharedNode {
         self.ask_for(GiveUp::Forget, true).map(drop)
     }
 
-    fn ask_for(&self, give_up: GiveUp, mut with_generation: bool) -> Result<Attributes, Errno> {
+    fn ask_for(&self, give_up: GiveUp, with_generation: bool) -> Result<Attributes, Errno> {
+        let answer = self.try_to_ask(give_up, with_generation);
+        if matches!(answer, Err(Errno::ENOENT | Errno::ESTALE)) {
+            // The host has taken the name away, and may tell so later: whoever looks the name up again is to ask.
+            self.state.expire(self.server());
+        }
+        answer
+    }
+
+    fn try_to_ask(&self, give_up: GiveUp, mut with_generation: bool) -> Result<Attributes, Errno> {
         let question = self.server().question();
         let mut answer = attributes(give_up, &self.fid, with_generation)?;
         if !with_generation && self.state.lacks_generation(&mut answer) {
