@@ -8,7 +8,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use core::task::Poll;
+use core::task::{Context, Poll};
 
 use crate::arch::time::now_ns;
 use crate::error::Errno;
@@ -48,6 +48,8 @@ struct Storer {
     progress: AtomicU64,
     /// Nobody waits for it until it has stored something.
     is_stuck: AtomicBool,
+    /// It is nobody's, and ends.
+    is_over: AtomicBool,
 }
 
 /// Rounds that were asked for, and that are done.
@@ -103,6 +105,7 @@ fn make_storer(device: u64) -> Result<(), Errno> {
         return Ok(());
     }
     let storer = try_arc(Storer {
+        is_over: AtomicBool::new(false),
         device,
         task: spin::Once::new(),
         evictions: StoreRounds::new(),
@@ -113,23 +116,18 @@ fn make_storer(device: u64) -> Result<(), Errno> {
         progress: AtomicU64::new(0),
         is_stuck: AtomicBool::new(false),
     })?;
+    let task = sched::spawn(Priority::KERNEL, storer.clone().run())?;
+    storer.task.call_once(|| task);
+    // Only now: whoever finds it can wake it.
     let mut storers = STORERS.lock();
-    if storers.iter().any(|known| known.device == device) {
-        return Ok(());
-    }
-    try_push(&mut storers, storer.clone())?;
+    let is_known = storers.iter().any(|known| known.device == device);
+    let result = if is_known { Ok(()) } else { try_push(&mut storers, storer.clone()) };
     drop(storers);
-    let task = sched::spawn(Priority::KERNEL, storer.clone().run());
-    match task {
-        Ok(task) => {
-            storer.task.call_once(|| task);
-            Ok(())
-        }
-        Err(error) => {
-            STORERS.lock().retain(|known| !Arc::ptr_eq(known, &storer));
-            Err(error)
-        }
+    if is_known || result.is_err() {
+        storer.is_over.store(true, Ordering::Release);
+        storer.wake();
     }
+    result
 }
 
 /// Has an object stored at the machine's end, and its pages taken when memory is short.
@@ -148,12 +146,32 @@ fn nth(index: usize) -> Option<Option<Arc<dyn MapSource>>> {
     MAPPED.lock().get(index).map(Weak::upgrade)
 }
 
+/// The file systems of which all is to be stored, and for how long that is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreWait {
+    /// All, for as long as it takes.
+    All,
+    /// All, as long as their storers get on.
+    Willing,
+    /// The one of this number, likewise.
+    Device(u64),
+}
+
+impl StoreWait {
+    /// What `syncfs` of a file is to store: an overlay's files are of other file systems, so they may be any.
+    #[must_use]
+    pub fn of(device: Option<u64>) -> Self {
+        device.filter(|&device| storer_of(device).is_some()).map_or(Self::Willing, Self::Device)
+    }
+}
+
 /// Stores what was written to all objects, those of each file system beside those of others.
 ///
 /// # Errors
-/// The error of storing one.
-pub async fn store_all() -> Result<(), Errno> {
-    for storer in (0..).map_while(nth_storer) {
+/// The error of storing one; `EIO`: a storer does not get on.
+pub async fn store_all(wait: StoreWait) -> Result<(), Errno> {
+    let is_asked = |storer: &Storer| !matches!(wait, StoreWait::Device(device) if device != storer.device);
+    for storer in (0..).map_while(nth_storer).filter(|storer| is_asked(storer)) {
         storer.stores.ask();
         storer.wake();
     }
@@ -161,11 +179,19 @@ pub async fn store_all() -> Result<(), Errno> {
     let mut index = 0;
     while let Some(storer) = nth_storer(index) {
         index += 1;
+        if !is_asked(&storer) {
+            continue;
+        }
         let round = storer.stores.asked.load(Ordering::Acquire);
-        while !storer.stores.is_done(round) {
+        if wait != StoreWait::All {
+            storer.watch(|| storer.stores.is_done(round)).await;
+        }
+        while wait == StoreWait::All && !storer.stores.is_done(round) {
             time::sleep_until(now_ns() + LOOK_NS).await;
         }
-        result = result.and(storer.error.lock().map_or(Ok(()), Err));
+        let is_done = storer.stores.is_done(round);
+        let stored = if is_done { storer.error.lock().map_or(Ok(()), Err) } else { Err(Errno::EIO) };
+        result = result.and(stored);
     }
     result
 }
@@ -214,7 +240,12 @@ impl Storer {
 
     async fn run(self: Arc<Self>) {
         loop {
-            let work = poll_fn(|_| self.work().map_or(Poll::Pending, Poll::Ready)).await;
+            let is_over = || self.is_over.load(Ordering::Acquire);
+            let next = |_: &mut Context<'_>| match self.work() {
+                None if !is_over() => Poll::Pending,
+                work => Poll::Ready(work),
+            };
+            let Some(work) = poll_fn(next).await else { return };
             if let Some(round) = work.ends {
                 while let Some(source) = self.next_ending() {
                     source.finish();
@@ -223,8 +254,11 @@ impl Storer {
                 detour::look_again();
             }
             if let Some(round) = work.stores {
-                let all = Written { pages: 0..u64::MAX, moment: 0 };
-                let error = self.sources().filter_map(|source| source.store(&all, false).err()).next();
+                let (all, mut error) = (Written { pages: 0..u64::MAX, moment: 0 }, None);
+                // One that cannot be stored keeps none of the others from it.
+                for source in self.sources() {
+                    error = error.or(source.store(&all, false).err());
+                }
                 *self.error.lock() = error;
                 self.stores.end(round);
             }

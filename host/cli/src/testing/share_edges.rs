@@ -100,7 +100,10 @@ fn numbers_change_hands(kernel: Kernel) -> Result<(), String> {
     let pause = Duration::from_millis(1);
     expect(run_while_replaced(kernel, &Folder::new()?, pause, script)?, String::from(PROGRAM))?;
     let base = Folder::new()?;
-    let Some(overlay) = Overlay::mount(&base)? else { return Ok(()) };
+    let Some(overlay) = Overlay::mount(&base)? else {
+        println!("# shares: this user may not mount an overlay, so none was tried");
+        return Ok(());
+    };
     expect(run_while_replaced(kernel, &overlay.0, pause, script)?, String::from(PROGRAM))
 }
 
@@ -276,8 +279,8 @@ fn few_waits(kernel: Kernel) -> Result<(), String> {
     };
     let files = DIRECTORIES * FILES;
     expect((found, read, again), (files, files * 3000, files * 3000))?;
-    // How many answers come at once depends on the host.
-    let is_right = w1 - w0 < files && w2 - w1 < 2 * files && r1 - r0 < 3 * files && r2 - r1 < 6 * files;
+    // How many answers come at once depends on the host: here fewer than one by one.
+    let is_right = w1 - w0 < 2 * files && w2 - w1 < 4 * files && r1 - r0 < 3 * files && r2 - r1 < 6 * files;
     expect((is_right, [r1 - r0, w1 - w0, r2 - r1, w2 - w1]), (true, [r1 - r0, w1 - w0, r2 - r1, w2 - w1]))?;
     // They are opened without the host then; a second may have passed.
     expect((r3 - r2 < 3 * files, w3 - w2 < 3 * files), (true, true))

@@ -103,6 +103,8 @@ struct RequestRing {
     places: [RequestPlace; REQUESTS_MAX],
     /// How many wait with the device's interrupts on.
     waiting: usize,
+    /// Counts requests that are over.
+    ended: u64,
     /// Words of requests that were given up and are over.
     late: [u32; REQUESTS_MAX],
     late_count: usize,
@@ -130,7 +132,8 @@ impl Exchange {
         let mut places = [const { RequestPlace { memory: None, progress: Progress::Free } }; REQUESTS_MAX];
         // One request can always be made.
         places[0].memory = Some(Buffers::allocate(buffer_bytes)?);
-        let ring = RequestRing { queue, places, waiting: 0, late: [0; REQUESTS_MAX], late_count: 0 };
+        let ring =
+            RequestRing { queue, places, waiting: 0, ended: 0, late: [0; REQUESTS_MAX], late_count: 0 };
         Ok(Self { ring: SpinLock::new(ring), index, registers, buffer_bytes })
     }
 
@@ -142,6 +145,7 @@ impl Exchange {
         #[cfg(feature = "checking")]
         crate::sync::order::expect_none("where the host is asked");
         loop {
+            let ended = self.ring.lock().ended;
             if let Some(request) = self.try_begin(self.buffer_bytes) {
                 return Ok(request);
             }
@@ -150,7 +154,7 @@ impl Exchange {
             let is_free = || {
                 let mut ring = self.ring.lock();
                 ring.collect();
-                ring.places.iter().any(|place| place.is_free_with(self.buffer_bytes))
+                ring.ended != ended || ring.places.iter().any(|place| place.is_free_with(self.buffer_bytes))
             };
             let is_free = detour::wait_killably(&is_free);
             self.expect_interrupts(false);
@@ -284,6 +288,7 @@ impl RequestRing {
             place.progress = match given_up {
                 None => Progress::Done(replied),
                 Some(how) => {
+                    self.ended += 1;
                     if let GiveUp::Tell(word) = how
                         && self.late_count < REQUESTS_MAX
                     {
@@ -426,7 +431,10 @@ fn spin(is_over: impl Fn() -> bool) -> bool {
 impl Drop for Request<'_> {
     fn drop(&mut self) {
         let mut ring = self.exchange.ring.lock();
-        let kept = ring.places.iter().filter(|place| place.memory.is_some()).count() <= KEPT;
+        let bytes = self.memory.bytes;
+        let is_like_it = |place: &&RequestPlace| place.memory.is_some_and(|memory| memory.bytes == bytes);
+        let kept = ring.places.iter().filter(is_like_it).count() <= KEPT;
+        ring.ended += 1;
         let place = &mut ring.places[self.number];
         place.progress = Progress::Free;
         let memory = if kept || self.number == 0 { None } else { place.memory.take() };

@@ -338,9 +338,10 @@ impl<'a> SmallFiles<'a> {
         let answers = self.server.call_all((kind::GETATTR, SMALL_BYTES), is_wanted, give_up, write, read);
         for (place, answer) in answers.into_iter().enumerate() {
             if let (Some(Ok(answer)), Some(node)) = (answer, wanted(place)) {
-                node.state.note_generation_asked();
                 // If it is another file, whoever uses it finds out.
-                let _ = node.accept(&question, &answer);
+                if node.accept(&question, &answer).is_ok() {
+                    node.state.note_generation_asked(&question);
+                }
             }
         }
     }

@@ -66,10 +66,10 @@ impl SharedNode {
             with_generation = true;
             answer = attributes(give_up, &self.fid, true)?;
         }
-        if with_generation {
-            self.state.note_generation_asked();
-        }
         self.accept(&question, &answer)?;
+        if with_generation {
+            self.state.note_generation_asked(&question);
+        }
         Ok(answer)
     }
 

@@ -18,11 +18,17 @@ pub struct Mapped {
     reader: Arc<Handle>,
     /// A handle that was opened for writing.
     writer: SpinLock<Option<Arc<Handle>>>,
+    /// What was written until this moment is to be stored, since those who wrote it have ended their mappings.
+    ended_at: u64,
 }
 
 impl Mapped {
     pub fn new(node: Arc<SharedNode>, reader: Arc<Handle>) -> Result<Arc<Self>, Errno> {
-        fallible::try_arc_with(|| Self { node, reader, writer: SpinLock::new(None) })
+        Self::ending(node, reader, 0)
+    }
+
+    fn ending(node: Arc<SharedNode>, reader: Arc<Handle>, ended_at: u64) -> Result<Arc<Self>, Errno> {
+        fallible::try_arc_with(|| Self { node, reader, writer: SpinLock::new(None), ended_at })
     }
 
     /// The handle by which pages are read.
@@ -68,10 +74,23 @@ impl Mapped {
         self.node.state.pages.store(pages, clean, |index, frame| self.send(index, frame))
     }
 
+    /// Stores what was written until a moment, or notes that it is lost. Pages that somebody has mapped again since, by
+    /// this source or another, count as written still.
+    fn finish_until(&self, moment: u64) {
+        if let Err(error) = self.store_pages(0..u64::MAX, moment) {
+            ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
+            // Nobody would store them later, and what is read must be what the host has.
+            self.node.state.pages.forget_written(self.node.server(), moment);
+            self.node.state.note_loss(error);
+        }
+    }
+
     /// Has a successor of this source finished by the folder's storer, so that who has ended the last mapping does not
     /// wait for a host that hangs. It is finished here where there is no memory for that.
-    fn hand_over(&self) {
-        let Ok(successor) = Self::new(self.node.clone(), self.reader.clone()) else { return self.finish() };
+    fn hand_over(&self, moment: u64) {
+        let Ok(successor) = Self::ending(self.node.clone(), self.reader.clone(), moment) else {
+            return self.finish_until(moment);
+        };
         *successor.writer.lock() = self.writer.lock().clone();
         let source: Arc<dyn MapSource> = successor.clone();
         if writeback::register(&source).is_err() {
@@ -88,8 +107,15 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // Nobody writes by these mappings any more. There may be new ones, which write later.
-        if self.node.state.pages.written(&(0..u64::MAX)).is_some() {
-            self.hand_over();
+        let Some((_, moment)) = self.node.state.pages.written(&(0..u64::MAX)) else { return };
+        match self.node.state.mapping() {
+            // What is written belongs to those who map the file by another source, which stores it all at its end.
+            Some(other) => {
+                if let Some(writer) = self.writer.lock().take() {
+                    other.store_by(&writer);
+                }
+            }
+            None => self.hand_over(moment),
         }
     }
 }
@@ -114,14 +140,7 @@ impl MapSource for Mapped {
     }
 
     fn finish(&self) {
-        let pages = &self.node.state.pages;
-        let Some((_, moment)) = pages.written(&(0..u64::MAX)) else { return };
-        if let Err(error) = self.store_pages(0..u64::MAX, moment) {
-            ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
-            // Nobody would store them later, and what is read must be what the host has.
-            pages.forget_written(self.node.server(), moment);
-            self.node.state.note_loss(error);
-        }
+        self.finish_until(self.ended_at);
     }
 
     fn store_unmapped(&self) {

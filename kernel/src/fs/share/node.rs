@@ -383,6 +383,10 @@ impl Inode for SharedNode {
         asked.unwrap_or(Statistics { magic, blocks: 0, free: 0, nodes: 0, free_nodes: 0, device })
     }
 
+    fn device(&self) -> u64 {
+        self.fid.server.device
+    }
+
     fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
         self.refresh()?;
         let asked = self.state.ask_name(self.server());

@@ -215,6 +215,11 @@ impl FileState {
         Some(source)
     }
 
+    /// The source of the file's mappings, if there are any.
+    pub fn mapping(&self) -> Option<Arc<Mapped>> {
+        self.mapped.lock().upgrade()
+    }
+
     /// A handle that the host has opened, if the file is mapped.
     pub fn mapped_fid(&self) -> Option<Arc<Fid>> {
         let mapped = self.mapped.lock().upgrade()?;
@@ -313,9 +318,10 @@ impl FileState {
         self.kept.lock().is_generation_asked
     }
 
-    /// The host has answered a question for the generation.
-    pub fn note_generation_asked(&self) {
-        self.kept.lock().is_generation_asked = true;
+    /// The host has answered a question for the generation, which counts if the answer was kept.
+    pub fn note_generation_asked(&self, question: &FileQuestion) {
+        let mut kept = self.kept.lock();
+        kept.is_generation_asked |= kept.attributes.asked_ns() == question.asked_ns;
     }
 
     /// The attributes, if no question is needed about type, permissions and owners.
