@@ -41,7 +41,7 @@ struct Storer {
     stores: StoreRounds,
     /// The error of the last of these.
     error: SpinLock<Option<Errno>>,
-    /// Objects whose last mapping has ended.
+    /// Objects whose last mapping has ended, the first one first, and how many there were and are finished.
     ending: SpinLock<Vec<Arc<dyn MapSource>>>,
     endings: StoreRounds,
     /// Counts pages that were stored.
@@ -210,8 +210,12 @@ pub fn note_progress(device: u64) {
 /// `ENOMEM`: the object has to be finished here.
 pub fn finish_later(source: &Arc<dyn MapSource>) -> Result<(), Errno> {
     let storer = storer_of(source.identity().0).ok_or(Errno::ENOMEM)?;
-    try_push(&mut storer.ending.lock(), source.clone())?;
-    let round = storer.endings.ask();
+    let round = {
+        let mut ending = storer.ending.lock();
+        try_push(&mut ending, source.clone())?;
+        // With the lock held, so that the numbers are in the order of the list.
+        storer.endings.ask()
+    };
     storer.wake();
     // Only a program waits: the storer itself may be what has come here.
     if usage::thread_here().is_some() && !storer.is_stuck.load(Ordering::Relaxed) {
@@ -246,12 +250,14 @@ impl Storer {
                 work => Poll::Ready(work),
             };
             let Some(work) = poll_fn(next).await else { return };
-            if let Some(round) = work.ends {
-                while let Some(source) = self.next_ending() {
+            if work.ends.is_some() {
+                for source in self.take_ending() {
                     source.finish();
+                    drop(source);
+                    self.endings.done.fetch_add(1, Ordering::Release);
+                    detour::look_again();
+                    sched::yield_now().await;
                 }
-                self.endings.end(round);
-                detour::look_again();
             }
             if let Some(round) = work.stores {
                 let (all, mut error) = (Written { pages: 0..u64::MAX, moment: 0 }, None);
@@ -272,8 +278,8 @@ impl Storer {
         }
     }
 
-    fn next_ending(&self) -> Option<Arc<dyn MapSource>> {
-        self.ending.lock().pop()
+    fn take_ending(&self) -> Vec<Arc<dyn MapSource>> {
+        core::mem::take(&mut *self.ending.lock())
     }
 
     /// Waits in a detour until objects are finished, or the storer does not get on.

@@ -10,6 +10,7 @@ use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::PAGE;
 use crate::memory::source::Written;
 use crate::memory::{FrameRef, MapSource, PageRef, fallible, writeback};
+use crate::sched::detour;
 use crate::sync::SpinLock;
 
 /// A source of mappings, from the first mapping of a file until the last is gone and what was written is stored.
@@ -77,7 +78,13 @@ impl Mapped {
     /// Stores what was written until a moment, or notes that it is lost. Pages that somebody has mapped again since, by
     /// this source or another, count as written still.
     fn finish_until(&self, moment: u64) {
-        if let Err(error) = self.store_pages(0..u64::MAX, moment) {
+        let send = |index: u64, frame: &FrameRef| {
+            let sent = self.send(index, frame);
+            // It may be many pages, for nobody who waits for them.
+            let _ = detour::give_way();
+            sent
+        };
+        if let Err(error) = self.node.state.pages.store(0..u64::MAX, moment, send) {
             ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
             // Nobody would store them later, and what is read must be what the host has.
             self.node.state.pages.forget_written(self.node.server(), moment);

@@ -67,8 +67,9 @@ impl SharedNode {
         Ok(node)
     }
 
-    /// The state for a file that was found by a new way. A state of its number that is known already is another file's
-    /// if that file is gone from where it was found: the host gives numbers of files that are gone to new ones at once.
+    /// The state for a file that was found by a new way. A state of its number that is known already may be another
+    /// file's, since the host gives numbers of files that are gone to new ones at once. Where the generations do not say
+    /// it, who has opened a file without the host, and a directory, keep theirs if it is gone from where it was found.
     fn state_for(fid: &Fid, kind: FileType, attributes: &Attributes) -> Result<Arc<FileState>, Errno> {
         let (server, number) = (&fid.server, attributes.number);
         let state = server.state_of(number)?;
@@ -80,16 +81,14 @@ impl SharedNode {
         };
         let is_other = match is_same {
             Some(is_same) => !is_same,
-            // Nobody has it open, nor does it have a name that would be of the same state: two states of one file do no
-            // harm then.
-            None if kind == FileType::Regular && attributes.has_one_name() && !state.is_lazy() => true,
+            // Nobody has it open, so it does no harm if they are two files; somebody may be about to, and then one file
+            // must have one state. What was known may be another's.
+            None if kind == FileType::Regular && !state.is_lazy() => {
+                state.doubt(server);
+                state.pages.distrust();
+                false
+            }
             None => match other.ask(GiveUp::Forget) {
-                // With further names that are not asked about.
-                Err(Errno::ENOENT | Errno::ESTALE) if !attributes.has_one_name() && !state.is_lazy() => {
-                    state.doubt(server);
-                    state.pages.distrust();
-                    false
-                }
                 Err(Errno::ENOENT | Errno::ESTALE) => true,
                 Err(Errno::EINTR) => return Err(Errno::EINTR),
                 _ => false,

@@ -338,7 +338,14 @@ impl FileState {
     /// Keeps the server's answer.
     pub fn learn(&self, question: &FileQuestion, answer: &Attributes) -> Judgement {
         let mut kept = self.kept.lock();
-        if kept.attributes.learn(question, answer) == Judgement::Same {
+        let has_generation =
+            |kept: &CachedFile| kept.attributes.last().is_some_and(|of| of.generation.is_some());
+        let had_generation = has_generation(&kept);
+        let judgement = kept.attributes.learn(question, answer);
+        if had_generation && !has_generation(&kept) {
+            kept.is_generation_asked = false;
+        }
+        if judgement == Judgement::Same {
             return Judgement::Same;
         }
         let old = (kept.names.distrust(), kept.target.take());
@@ -417,6 +424,7 @@ impl FileState {
         let moment = server.next_moment();
         let mut kept = self.kept.lock();
         kept.attributes.forget(moment);
+        kept.is_generation_asked = false;
         let listing = kept.names.distrust();
         drop(kept);
         drop(listing);

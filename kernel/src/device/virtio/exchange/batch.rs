@@ -3,6 +3,7 @@
 
 use crate::device::virtio::exchange::{Exchange, GiveUp, Progress, Request, RequestPlace, SMALL_BYTES, spin};
 use crate::error::Errno;
+use crate::sched;
 
 /// The most requests of a batch.
 pub const BATCH_MAX: usize = 12;
@@ -97,6 +98,8 @@ impl<'a> Batch<'a> {
             {
                 exchange.wait(first.request.number, first.give_up);
             }
+            // Each wait keeps interrupts out for a time.
+            sched::poll_interrupts();
             let is_done = |entry: &BatchEntry<'_>| exchange.is_done(entry.request.number);
             spin(|| self.entries.iter().flatten().all(is_done));
         }
