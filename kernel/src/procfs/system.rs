@@ -2,6 +2,7 @@
 
 use crate::arch::{MAX_CPUS, cpu, features, interrupt};
 use crate::boot::{RELEASE, VERSION};
+use crate::device::share;
 use crate::error::Errno;
 use crate::fs::tree;
 use crate::memory::space::LOWEST_ADDRESS;
@@ -159,7 +160,8 @@ pub fn virtual_memory(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn counters(_: &Subject, text: &mut Text) -> Shown {
-    for (name, value) in counters::all().into_iter().chain(crate::sched::counters()) {
+    for (name, value) in counters::all().into_iter().chain(crate::sched::counters()).chain(share::counters())
+    {
         text.line(format_args!("{name} {value}\n"))?;
     }
     Ok(())
