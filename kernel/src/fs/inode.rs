@@ -15,7 +15,7 @@ use crate::fs::acl::AclKind;
 use crate::fs::lease::FileLeases;
 use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
-use crate::fs::xattr::Extended;
+use crate::fs::xattr::{Extended, ServedAttributes};
 use crate::fs::{Dentry, File, Path, StatusFlags};
 use crate::process::{Credentials, Thread};
 
@@ -430,6 +430,11 @@ pub trait Inode: Any + Send + Sync {
 
     /// The extended attributes, if the file system keeps any.
     fn extended(&self) -> Option<&Extended> {
+        None
+    }
+
+    /// The same, where a program keeps them.
+    fn served_attributes(&self) -> Option<&dyn ServedAttributes> {
         None
     }
 

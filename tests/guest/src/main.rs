@@ -192,6 +192,7 @@ const FAMILIES: &[&[Test]] = &[
     seccomp_listener::TESTS,
     file_signals::TESTS,
     fuse::TESTS,
+    fuse::servers::TESTS,
     landlock::TESTS,
     leases::TESTS,
     keys::TESTS,

@@ -288,11 +288,19 @@ impl File for FuseFile {
     }
 
     fn flush(&self) -> Result<(), Errno> {
-        let mut message = self.node.message(opcode::FLUSH, 24)?;
-        message.u64(self.handle.number);
-        message.u64(0);
-        message.u64(0);
-        absent_is_done(self.node.ask(message, 0).map(drop))
+        let message = || {
+            let mut message = self.node.message(opcode::FLUSH, 24)?;
+            message.u64(self.handle.number);
+            message.u64(0);
+            message.u64(0);
+            Ok::<_, Errno>(message)
+        };
+        let answer = self.node.ask(message()?, 0).map(drop);
+        if answer == Err(Errno::EINTR) {
+            // The thread is dying and does not wait, so the server hears of the close without it.
+            self.node.connection().release(message().map_err(|_| OutOfMemory));
+        }
+        absent_is_done(answer)
     }
 
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {

@@ -19,6 +19,7 @@ use crate::fs::inode::{
     Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics, Timestamp,
 };
 use crate::fs::lock::FileLocks;
+use crate::fs::xattr::ServedAttributes;
 use crate::fs::{Dentry, File, FileType};
 use crate::memory::fallible;
 use crate::process::Thread;
@@ -382,6 +383,10 @@ impl Inode for FuseNode {
     fn change(&self, change: &InodeChange) -> Result<(), Errno> {
         self.connection().check_caller()?;
         self.set_attributes(change, None, None)
+    }
+
+    fn served_attributes(&self) -> Option<&dyn ServedAttributes> {
+        Some(self)
     }
 
     fn locks(&self, _: bool) -> Result<Option<&FileLocks>, Errno> {

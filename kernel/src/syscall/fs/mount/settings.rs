@@ -66,7 +66,11 @@ pub(super) fn make(
             return Ok(made);
         }
         _ if is_served(kind) => {
-            let made = fuse::mount(thread, source, options, flags)?;
+            let subtype = kind.strip_prefix(b"fuse.");
+            if subtype == Some(b"") {
+                return Err(Errno::EINVAL);
+            }
+            let made = fuse::mount(thread, subtype, source, options, flags)?;
             made.file_system.set_owner(&owner);
             return Ok(made);
         }
