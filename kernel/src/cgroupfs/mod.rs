@@ -5,6 +5,7 @@
 //! belongs to its node and lives as long as somebody uses it.
 
 mod file;
+mod memory;
 mod table;
 
 use alloc::sync::{Arc, Weak};

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use heddle_kernel_core::cgroup::Controllers;
 
 use crate::error::Errno;
-use crate::process::control_group::{ControlGroup, Groups, Hierarchy, freeze};
+use crate::process::control_group::{ControlGroup, Groups, Hierarchy, freeze, memory};
 use crate::process::{Process, table};
 use crate::sync::SpinLock;
 
@@ -249,6 +249,7 @@ pub fn move_process(
     drop(state);
     drop(table);
     drop(hierarchy);
+    memory::follow(process, false);
     freeze::follow(process);
     for (group, levels) in told.into_iter().flatten() {
         group.tell_levels(levels);
