@@ -385,6 +385,22 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::EPERM)
     }
 
+    /// As [`Inode::rename`], and leaves a whiteout in the old place, which `creation` describes.
+    ///
+    /// # Errors
+    /// As there; `EINVAL`: the file system has no whiteouts.
+    fn rename_for_whiteout(
+        &self,
+        entry: &Arc<Dentry>,
+        to: &Arc<Dentry>,
+        name: &[u8],
+        how: Rename,
+        creation: &Creation<'_>,
+    ) -> Result<(), Errno> {
+        let _ = (entry, to, name, how, creation);
+        Err(Errno::EINVAL)
+    }
+
     /// Where this symbolic link leads, for `thread`.
     ///
     /// # Errors

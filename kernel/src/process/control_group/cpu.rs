@@ -1,0 +1,265 @@
+//! Parts of groups in the processors: `cpu.weight` and `cpu.max`.
+//!
+//! The scheduler knows threads and their weights. So a coroutine looks every [`ROUND_NS`], while there is a process in a
+//! group with the controller, who has used time, and gives each such thread its part of what its group has beside the
+//! other groups. A group that has used more than it may stands still, as a frozen one does, until time has made up for
+//! it. That costs the threads' own turns nothing. What is right on average may be wrong for a round: a thread that
+//! begins to compute has its nice value's weight until the next look.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::task::{Poll, Waker};
+
+use alloc::sync::Arc;
+
+use heddle_kernel_core::cgroup::Controllers;
+use heddle_kernel_core::cgroup::cpu::{Bandwidth, BandwidthAccount, WEIGHT_DEFAULT};
+use heddle_kernel_core::fairness::Weight;
+
+use crate::arch::time::now_ns;
+use crate::process::control_group::{ControlGroup, freeze};
+use crate::process::{Process, RunState, Thread, table};
+use crate::sched::{Budget, Policy};
+use crate::sync::SpinLock;
+use crate::time::sleep_until;
+
+/// How often the groups are looked at.
+const ROUND_NS: u64 = 10_000_000;
+/// The cost of a look at a thread, in units of a [`Budget`].
+const LOOK_COST: u32 = 4;
+/// Parts of a part are numbers with so many bits behind the point.
+const FRACTION_BITS: u32 = 16;
+
+/// A group's part, and what a round finds of it.
+pub struct GroupCpu {
+    /// `cpu.weight`.
+    pub weight: AtomicU32,
+    limit: SpinLock<(Bandwidth, BandwidthAccount)>,
+    is_stopped: AtomicBool,
+    /// The round in which these were last set anew.
+    round: AtomicU64,
+    used_ns: AtomicU64,
+    /// The weights of the threads and groups in it that want to compute.
+    inner: AtomicU64,
+}
+
+impl GroupCpu {
+    /// The part of a new group.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            weight: AtomicU32::new(WEIGHT_DEFAULT),
+            limit: SpinLock::new((Bandwidth::NONE, BandwidthAccount::default())),
+            is_stopped: AtomicBool::new(false),
+            round: AtomicU64::new(0),
+            used_ns: AtomicU64::new(0),
+            inner: AtomicU64::new(0),
+        }
+    }
+
+    /// `cpu.max`.
+    #[must_use]
+    pub fn limit(&self) -> Bandwidth {
+        self.limit.lock().0
+    }
+
+    /// Changes it.
+    pub fn set_limit(&self, limit: Bandwidth) {
+        self.limit.lock().0 = limit;
+        begin();
+    }
+
+    /// What came of the limit.
+    #[must_use]
+    pub fn account(&self) -> BandwidthAccount {
+        self.limit.lock().1
+    }
+
+    /// As it was in the beginning, since the controller is gone.
+    pub fn reset(&self) {
+        self.weight.store(WEIGHT_DEFAULT, Ordering::Relaxed);
+        *self.limit.lock() = (Bandwidth::NONE, BandwidthAccount::default());
+        begin();
+    }
+
+    /// Its weight in the scheduler's units.
+    fn units(&self) -> u64 {
+        u64::from(self.weight.load(Ordering::Relaxed)) * Weight::UNIT / u64::from(WEIGHT_DEFAULT)
+    }
+
+    /// Begins a round, if it has not begun here yet; whether it had not.
+    fn begins(&self, round: u64) -> bool {
+        if self.round.swap(round, Ordering::Relaxed) == round {
+            return false;
+        }
+        self.used_ns.store(0, Ordering::Relaxed);
+        self.inner.store(0, Ordering::Relaxed);
+        true
+    }
+}
+
+impl ControlGroup {
+    /// The innermost group with the controller that it is, or is in.
+    fn with_cpu(&self) -> Option<&Self> {
+        self.upwards().find(|group| group.controllers().contains(Controllers::CPU))
+    }
+
+    /// Whether its threads are to stand still because it, or a group that it is in, has used what it may.
+    #[must_use]
+    pub fn is_out_of_time(&self) -> bool {
+        self.upwards().any(|group| group.cpu.is_stopped.load(Ordering::Acquire))
+    }
+}
+
+/// There may be something to look at.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+static LOOKER: SpinLock<Option<Waker>> = SpinLock::new(None);
+
+/// A group has got the controller, or a process one that has it.
+pub fn begin() {
+    if IS_ON.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    if let Some(waker) = &*LOOKER.lock() {
+        waker.wake_by_ref();
+    }
+}
+
+/// A process has come into a group.
+pub fn entered(group: &ControlGroup) {
+    if !IS_ON.load(Ordering::Acquire) && group.with_cpu().is_some() {
+        begin();
+    }
+}
+
+async fn wait_until_on() {
+    core::future::poll_fn(|context| {
+        let before = LOOKER.lock().replace(context.waker().clone());
+        drop(before);
+        if IS_ON.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Keeps the parts of groups, for ever.
+pub async fn keep() {
+    let (mut round, mut last_ns) = (0, now_ns());
+    loop {
+        if !IS_ON.load(Ordering::Acquire) {
+            wait_until_on().await;
+            last_ns = now_ns();
+        }
+        sleep_until(now_ns() + ROUND_NS).await;
+        let now = now_ns();
+        round += 1;
+        // Whoever comes from here on is seen by the next round.
+        IS_ON.store(false, Ordering::Release);
+        let is_needed = look(round).await;
+        share_out(round, now - last_ns).await;
+        last_ns = now;
+        if is_needed {
+            IS_ON.store(true, Ordering::Release);
+        }
+    }
+}
+
+fn each_process() -> impl Iterator<Item = Arc<Process>> {
+    let mut next = 0;
+    core::iter::from_fn(move || {
+        let process = table::next_process(next)?;
+        next = process.pid.saturating_add(1);
+        Some(process)
+    })
+}
+
+/// Whether a thread has used time since the last look, or wants to, and how much it has used.
+fn activity(thread: &Thread) -> (bool, u64) {
+    let (user, system) = thread.cpu_times();
+    let now = user + system;
+    let used = thread.look_at_entity(|entity| now - core::mem::replace(&mut entity.looked_ns, now).min(now));
+    (used > 0 || thread.run_state() == RunState::Running, used)
+}
+
+fn own_units(thread: &Thread) -> u64 {
+    let parameters = thread.scheduling();
+    if parameters.policy.is_realtime() { 0 } else { parameters.weight().units() }
+}
+
+/// Looks who has used time. Whether a process is in a group with the controller.
+async fn look(round: u64) -> bool {
+    let (mut budget, mut is_needed) = (Budget::new(), false);
+    for process in each_process() {
+        budget.step(1).await;
+        let group = process.control_group();
+        let Some(inner) = group.as_deref().and_then(ControlGroup::with_cpu) else { continue };
+        is_needed = true;
+        let mut next = 0;
+        while let Some(thread) = process.next_thread(next) {
+            next = thread.tid().saturating_add(1);
+            budget.step(LOOK_COST).await;
+            let (is_active, used_ns) = activity(&thread);
+            if !is_active {
+                continue;
+            }
+            let mut units = own_units(&thread);
+            for above in inner.upwards() {
+                let is_first = above.cpu.begins(round);
+                above.cpu.used_ns.fetch_add(used_ns, Ordering::Relaxed);
+                above.cpu.inner.fetch_add(units, Ordering::Relaxed);
+                units = if is_first { above.cpu.units() } else { 0 };
+            }
+        }
+    }
+    is_needed
+}
+
+/// The weight of a thread with so many units in a group with the controller.
+fn part(inner: &ControlGroup, round: u64, units: u64) -> Weight {
+    // The part of the outermost group, and of that the parts further in.
+    let (mut part, mut own) = (1 << FRACTION_BITS, units);
+    let mut outermost = 0;
+    for group in inner.upwards() {
+        let all = group.cpu.inner.load(Ordering::Relaxed);
+        if group.cpu.round.load(Ordering::Relaxed) == round && all > 0 {
+            part = part * own / all.max(own);
+        }
+        own = group.cpu.units();
+        outermost = own;
+    }
+    Weight::of_units((outermost * part) >> FRACTION_BITS)
+}
+
+/// Gives threads their parts, and stops groups that have used more than they may.
+async fn share_out(round: u64, passed_ns: u64) {
+    let mut budget = Budget::new();
+    for process in each_process() {
+        budget.step(1).await;
+        let group = process.control_group();
+        let inner = group.as_deref().and_then(ControlGroup::with_cpu);
+        let mut has_changed = false;
+        for above in inner.into_iter().flat_map(ControlGroup::upwards) {
+            has_changed |= look_at_limit(above, round, passed_ns);
+        }
+        let mut next = 0;
+        while let Some(thread) = process.next_thread(next) {
+            next = thread.tid().saturating_add(1);
+            budget.step(LOOK_COST).await;
+            let weight = match inner {
+                Some(inner) if thread.scheduling().policy != Policy::Idle => {
+                    Some(part(inner, round, own_units(&thread).max(1)))
+                }
+                _ => None,
+            };
+            thread.look_at_entity(|entity| {
+                if weight.is_some() || entity.has_group_weight() {
+                    entity.set_group_weight(weight);
+                }
+            });
+        }
+        let _ = has_changed;
+        let is_out = group.as_deref().is_some_and(ControlGroup::is_out_of_time);
+        if is_out != process.is_out_of_time() {
+            process.set_out_of_time(is_out);
+            freeze::follow(&process);
+        }
+    }
+}
