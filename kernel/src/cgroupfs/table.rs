@@ -5,10 +5,9 @@ use core::sync::atomic::Ordering;
 use heddle_kernel_core::cgroup::{Controllers, GroupLimit, RequestError};
 use heddle_kernel_core::signal::{Information, Signal};
 
-use crate::arch::cpu;
-use crate::cgroupfs::check_move;
+use crate::arch;
 use crate::cgroupfs::file::{Showing, WriteProgress, Writing};
-use crate::cgroupfs::memory;
+use crate::cgroupfs::{check_move, cpu, memory};
 use crate::error::Errno;
 use crate::process::control_group::{self, ControlGroup, EventFile, freeze, move_process};
 use crate::process::{Process, table};
@@ -50,6 +49,10 @@ impl GroupFile {
         Self { controller: Controllers::PIDS, ..self }
     }
 
+    const fn of_cpu(self) -> Self {
+        Self { controller: Controllers::CPU, ..self }
+    }
+
     const fn of_memory(self) -> Self {
         Self { controller: Controllers::MEMORY, ..self }
     }
@@ -76,7 +79,10 @@ pub(super) static FILES: &[GroupFile] = &[
     GroupFile::new(b"cgroup.subtree_control", Some(show_enabled), Some(store_enabled)).on_root(),
     GroupFile::new(b"cgroup.threads", Some(show_threads), Some(store_threads)).on_root(),
     GroupFile::new(b"cgroup.type", Some(show_kind), Some(store_kind)),
+    GroupFile::new(b"cpu.max", Some(cpu::show_max), Some(cpu::store_max)).of_cpu(),
     GroupFile::new(b"cpu.stat", Some(show_usage), None).on_root(),
+    GroupFile::new(b"cpu.weight", Some(cpu::show_weight), Some(cpu::store_weight)).of_cpu(),
+    GroupFile::new(b"cpu.weight.nice", Some(cpu::show_nice), Some(cpu::store_nice)).of_cpu(),
     GroupFile::new(b"memory.current", Some(memory::show_current), None).of_memory(),
     GroupFile::new(b"memory.events", Some(memory::show_events), None)
         .of_memory()
@@ -356,7 +362,7 @@ fn store_tasks_max(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
 fn show_usage(showing: &mut Showing<'_>) -> Result<Option<u64>, Errno> {
     let [mut user, mut system] = showing.sums;
     if showing.group.is_root() {
-        for each in (0..cpu::count()).map(usage::of_cpu) {
+        for each in (0..arch::cpu::count()).map(usage::of_cpu) {
             (user, system) = (user + each.user_ns, system + each.system_ns);
         }
         return write_usage(showing, user, system);
@@ -382,5 +388,6 @@ fn write_usage(showing: &mut Showing<'_>, user: u64, system: u64) -> Result<Opti
     let (user, system) = (user / 1000, system / 1000);
     let usage = user + system;
     showing.text.line(format_args!("usage_usec {usage}\nuser_usec {user}\nsystem_usec {system}\n"))?;
+    cpu::show_account(showing)?;
     Ok(None)
 }

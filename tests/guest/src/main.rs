@@ -180,6 +180,7 @@ const FAMILIES: &[&[Test]] = &[
     trace::memory::TESTS,
     cgroups::TESTS,
     cgroups::control::TESTS,
+    cgroups::cpu::TESTS,
     cgroups::memory::TESTS,
     core_dump::TESTS,
     procfs::TESTS,

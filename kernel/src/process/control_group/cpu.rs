@@ -19,6 +19,7 @@ use crate::arch::time::now_ns;
 use crate::process::control_group::{ControlGroup, freeze};
 use crate::process::{Process, RunState, Thread, table};
 use crate::sched::{Budget, Policy};
+use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 use crate::time::sleep_until;
 
@@ -37,6 +38,8 @@ pub struct GroupCpu {
     is_stopped: AtomicBool,
     /// The round in which these were last set anew.
     round: AtomicU64,
+    /// The last round that looked at the limit.
+    settled: AtomicU64,
     used_ns: AtomicU64,
     /// The weights of the threads and groups in it that want to compute.
     inner: AtomicU64,
@@ -51,6 +54,7 @@ impl GroupCpu {
             limit: SpinLock::new((Bandwidth::NONE, BandwidthAccount::default())),
             is_stopped: AtomicBool::new(false),
             round: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
             used_ns: AtomicU64::new(0),
             inner: AtomicU64::new(0),
         }
@@ -78,12 +82,24 @@ impl GroupCpu {
     pub fn reset(&self) {
         self.weight.store(WEIGHT_DEFAULT, Ordering::Relaxed);
         *self.limit.lock() = (Bandwidth::NONE, BandwidthAccount::default());
+        self.is_stopped.store(false, Ordering::Release);
         begin();
     }
 
     /// Its weight in the scheduler's units.
     fn units(&self) -> u64 {
         u64::from(self.weight.load(Ordering::Relaxed)) * Weight::UNIT / u64::from(WEIGHT_DEFAULT)
+    }
+
+    /// Looks at the limit, once in a round.
+    fn settle(&self, round: u64, passed_ns: u64) {
+        if self.settled.swap(round, Ordering::Relaxed) == round {
+            return;
+        }
+        let is_in_round = self.round.load(Ordering::Relaxed) == round;
+        let used_ns = if is_in_round { self.used_ns.load(Ordering::Relaxed) } else { 0 };
+        let (limit, account) = &mut *self.limit.lock();
+        self.is_stopped.store(account.passed(*limit, passed_ns, used_ns), Ordering::Release);
     }
 
     /// Begins a round, if it has not begun here yet; whether it had not.
@@ -235,9 +251,8 @@ async fn share_out(round: u64, passed_ns: u64) {
         budget.step(1).await;
         let group = process.control_group();
         let inner = group.as_deref().and_then(ControlGroup::with_cpu);
-        let mut has_changed = false;
         for above in inner.into_iter().flat_map(ControlGroup::upwards) {
-            has_changed |= look_at_limit(above, round, passed_ns);
+            above.cpu.settle(round, passed_ns);
         }
         let mut next = 0;
         while let Some(thread) = process.next_thread(next) {
@@ -255,10 +270,8 @@ async fn share_out(round: u64, passed_ns: u64) {
                 }
             });
         }
-        let _ = has_changed;
-        let is_out = group.as_deref().is_some_and(ControlGroup::is_out_of_time);
-        if is_out != process.is_out_of_time() {
-            process.set_out_of_time(is_out);
+        let must_stand = freeze::must_stand(&process);
+        if process.threads().any(|thread| thread.work().contains(PendingWork::FROZEN) != must_stand) {
             freeze::follow(&process);
         }
     }

@@ -7,6 +7,7 @@
 //! Whoever changes the hierarchy, or moves a process, holds [`Hierarchy`], Linux's `cgroup_mutex`. It comes before the
 //! table of processes, and the places of processes come last.
 
+pub mod cpu;
 pub mod freeze;
 pub mod memory;
 mod place;
@@ -25,6 +26,7 @@ use crate::fs::dentry::copy_name;
 use crate::fs::{Inode, notify};
 use crate::memory::charge::GroupMemory;
 use crate::memory::fallible;
+use crate::process::control_group::cpu::GroupCpu;
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::queue::{Events, WaitQueue};
 
@@ -34,7 +36,7 @@ pub use crate::process::control_group::place::{ControlPlace, LevelChange, move_p
 pub type Groups = Option<Arc<ControlGroup>>;
 
 /// The controllers that there are.
-pub const CONTROLLERS: Controllers = Controllers::MEMORY.union(Controllers::PIDS);
+pub const CONTROLLERS: Controllers = Controllers::CPU.union(Controllers::MEMORY).union(Controllers::PIDS);
 /// The most groups, as many as Linux has numbers for.
 const GROUPS_MAX: u32 = 65_535;
 /// The number of the root.
@@ -124,6 +126,8 @@ pub struct ControlGroup {
     pub events: EventFile,
     /// `pids.events`.
     pub thread_events: EventFile,
+    /// Its part in the processors.
+    pub cpu: GroupCpu,
     /// What its processes have of the memory.
     pub memory: Arc<GroupMemory>,
     /// `memory.events` and `memory.events.local`.
@@ -194,6 +198,7 @@ impl ControlGroup {
             used: [AtomicU64::new(0), AtomicU64::new(0)],
             events: EventFile::new(b"cgroup.events"),
             thread_events: EventFile::new(b"pids.events"),
+            cpu: GroupCpu::new(),
             memory,
             memory_events: [EventFile::new(b"memory.events"), EventFile::new(b"memory.events.local")],
             nodes: SpinLock::new(Vec::new()),
@@ -500,6 +505,12 @@ impl ControlGroup {
         if gone.contains(Controllers::PIDS) {
             // A limit goes with its controller.
             branch.children.iter().for_each(|child| child.threads.max.store(u64::MAX, Ordering::Relaxed));
+        }
+        if gone.contains(Controllers::CPU) {
+            branch.children.iter().for_each(|child| child.cpu.reset());
+        }
+        if added.contains(Controllers::CPU) {
+            cpu::begin();
         }
         if gone.contains(Controllers::MEMORY) {
             for child in &branch.children {

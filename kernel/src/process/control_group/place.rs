@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use heddle_kernel_core::cgroup::Controllers;
 
 use crate::error::Errno;
-use crate::process::control_group::{ControlGroup, Groups, Hierarchy, freeze, memory};
+use crate::process::control_group::{ControlGroup, Groups, Hierarchy, cpu, freeze, memory};
 use crate::process::{Process, table};
 use crate::sync::SpinLock;
 
@@ -149,6 +149,7 @@ impl Process {
         if let Some(group) = group {
             group.charge(1)?;
             change = LevelChange(Some((group.clone(), group.add_live(1))));
+            cpu::entered(group);
         }
         *state = PlaceState { group: group.clone(), tasks: 1, live: 1, times: (0, 0) };
         Ok(change)
@@ -244,6 +245,7 @@ pub fn move_process(
     if let Some(group) = target {
         group.charge_anyway(tasks);
         let levels = group.add_live(live);
+        cpu::entered(&group);
         told[1] = Some((group, levels));
     }
     drop(state);

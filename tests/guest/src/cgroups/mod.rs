@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // clone3 has no safe form.
 
 pub mod control;
+pub mod cpu;
 pub mod memory;
 
 use std::fs::{self, File};
