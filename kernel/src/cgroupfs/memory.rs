@@ -97,7 +97,8 @@ pub(super) fn show_swap_max(showing: &mut Showing<'_>) -> Shown {
 
 pub(super) fn store_swap_max(writing: Writing<'_>) -> Stored {
     let limit = GroupLimit::parse_bytes(writing.text).ok_or(Errno::EINVAL)?;
-    let whole = if limit == GroupLimit::MAX { limit.0 } else { limit.0 / PAGE_SIZE as u64 * PAGE_SIZE as u64 };
+    let whole =
+        if limit == GroupLimit::MAX { limit.0 } else { limit.0 / PAGE_SIZE as u64 * PAGE_SIZE as u64 };
     writing.group.memory.swap_max.store(whole, Ordering::Relaxed);
     Ok(WriteProgress::Done)
 }

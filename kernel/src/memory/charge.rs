@@ -272,8 +272,8 @@ impl Drop for Share {
 }
 
 impl Space {
-    /// Counts for this group from now on. As in Linux, what a space that `is_new` does not say has from elsewhere counts
-    /// for nobody new; between two groups it moves along.
+    /// Counts for this group from now on. As in Linux, pages that come from the root group count for nobody, unless the
+    /// space `is_new`; between two groups they move along.
     pub fn enter_group(&self, group: Option<&Arc<GroupMemory>>, is_new: bool) {
         let (charge, pages) = self.charge();
         let is_in_none = charge.paid.load(Ordering::Relaxed) == usize::MAX;

@@ -148,8 +148,8 @@ impl SchedEntity {
         self.parameters
     }
 
-    /// The part of the thread in the processors, by its group; none to have that of its nice value. The next turn begins
-    /// with it.
+    /// The part of the thread in the processors, by its group, from the next turn on; none to have that of its nice
+    /// value.
     pub fn set_group_weight(&mut self, weight: Option<Weight>) {
         self.group_weight = weight;
         self.weight = weight.unwrap_or(self.parameters.weight());

@@ -27,10 +27,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use heddle_kernel_core::fuse::{FuseOptions, ROOT_ID};
 
 use crate::error::Errno;
+use crate::fs::dentry::copy_name;
 use crate::fs::fuse::connection::Connection;
 use crate::fs::fuse::device::FuseDevice;
 use crate::fs::fuse::node::{FuseNode, fuse_node};
-use crate::fs::dentry::copy_name;
 use crate::fs::inode::device_number;
 use crate::fs::mount::SuperblockWords;
 use crate::fs::{Dentry, FileType, Inode, Mount, downcast};

@@ -116,7 +116,7 @@ struct SideWaits {
 }
 
 impl SideWaits {
-    /// As in Linux the flag of splice(2) is about the pipe, and each file's own about the file. Only a unix stream heeds
+    /// As in Linux the flag of splice(2) is about the pipe, and each file's own about the file. A unix stream heeds
     /// both, and between two pipes each counts for both.
     fn of(from: &OpenFile, to: &OpenFile, kind: CopyManner) -> Self {
         let nonblocking = |side: &OpenFile| side.flags().contains(StatusFlags::NONBLOCK);
@@ -384,7 +384,8 @@ fn check_splice(from: &OpenFile, to: &OpenFile, has_positions: [bool; 2]) -> Res
     {
         return Err(Errno::EINVAL);
     }
-    if !gives_pages(from) {
+    let appends = downcast::<PipeEnd>(to).is_none() && to.flags().contains(StatusFlags::APPEND);
+    if !gives_pages(from) || appends {
         return Err(Errno::EINVAL);
     }
     Ok(())

@@ -47,10 +47,12 @@ fn end(child: Pid) -> Outcome {
 fn weights_are_read_and_taken() -> Outcome {
     let hierarchy = hierarchy("cpu-weights")?;
     let group = &hierarchy.group;
-    expect_eq!((text(group, "cpu.weight")?.as_str(), text(group, "cpu.weight.nice")?.as_str()), ("100\n", "0\n"));
+    expect_eq!(text(group, "cpu.weight")?, "100\n");
+    expect_eq!(text(group, "cpu.weight.nice")?, "0\n");
     for (written, nice) in [("1", "19\n"), ("10000", "-20\n"), ("50", "3\n"), ("101", "0\n")] {
         put(group, "cpu.weight", written).or_fail()?;
-        expect_eq!((text(group, "cpu.weight")?.trim(), text(group, "cpu.weight.nice")?.as_str()), (written, nice));
+        expect_eq!(text(group, "cpu.weight")?, format!("{written}\n"));
+        expect_eq!(text(group, "cpu.weight.nice")?, nice);
     }
     for (written, weight) in [("0", "100\n"), ("-20", "8668\n"), ("19", "1\n"), ("5", "33\n")] {
         put(group, "cpu.weight.nice", written).or_fail()?;

@@ -350,7 +350,8 @@ impl Files {
                 limited(value, word(fields, 0))?
             }
             opcode::LISTXATTR => {
-                let names = self.node(node)?.extended.keys().flat_map(|name| format!("{name}\0").into_bytes());
+                let names =
+                    self.node(node)?.extended.keys().flat_map(|name| format!("{name}\0").into_bytes());
                 limited(names.collect(), word(fields, 0))?
             }
             opcode::REMOVEXATTR => {

@@ -1,5 +1,5 @@
-//! What the programs of Debian that serve file systems use: splicing, several descriptors, extended attributes, the ends
-//! of descriptors, and lines about their mounts.
+//! What programs of Debian that serve file systems use: splicing, several descriptors, extended attributes, the ends of
+//! descriptors, and lines about their mounts.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -14,8 +14,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{gettid, pipe2};
 
 use crate::extended::{get, list, remove, set};
+use crate::fuse::Served;
 use crate::fuse::server::{Asked, Server, opcode};
-use crate::fuse::{Served, error_of};
 use crate::harness::{OrFail, Outcome, in_child};
 use crate::mounts::{Stage, mount_with, umount};
 use crate::pi::wait_until_it_waits;
@@ -67,7 +67,11 @@ fn a_server_waits_for_requests_by_a_pipe_that_does_not_wait() -> Outcome {
 
 /// Splices in a thread of its own between two descriptors, waits until that waits, and returns what came of it after
 /// `end`.
-fn spliced(from: OwnedFd, to: OwnedFd, end: impl FnOnce() -> Outcome) -> Result<Result<usize, Errno>, String> {
+fn spliced(
+    from: OwnedFd,
+    to: OwnedFd,
+    end: impl FnOnce() -> Outcome,
+) -> Result<Result<usize, Errno>, String> {
     let tid = Arc::new(AtomicI32::new(0));
     let own = tid.clone();
     let thread = std::thread::spawn(move || {
@@ -234,7 +238,8 @@ fn a_mount_says_who_serves_it() -> Outcome {
     let (none, device) = try_mount("fuse.some", ",allow_other,default_permissions,max_read=5000")?;
     expect_eq!(none, None);
     let line = information(&top)?;
-    let expected = " - fuse.some a\\040b rw,user_id=0,group_id=7,default_permissions,allow_other,max_read=5000";
+    let expected =
+        " - fuse.some a\\040b rw,user_id=0,group_id=7,default_permissions,allow_other,max_read=5000";
     expect!(line.ends_with(expected));
     let mounts = fs::read_to_string("/proc/self/mounts").or_fail()?;
     let shown = mounts.lines().find(|line| line.contains("fuse.some")).unwrap_or_default();

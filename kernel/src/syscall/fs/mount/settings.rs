@@ -147,6 +147,18 @@ pub(super) fn change(mount: &Mount, options: &[u8], who: &Credentials) -> Result
     if settings.pages == 0 { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
+/// Whether options that are given one by one are known, where that can be told before all are there.
+///
+/// # Errors
+/// `EINVAL`.
+pub(super) fn check(kind: &[u8], options: &[u8]) -> Result<(), Errno> {
+    match kind {
+        b"tmpfs" | b"ramfs" => Settings::parse(options, &Credentials::ROOT).map(drop),
+        b"sysfs" | b"mqueue" | b"cgroup2" => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
 /// `NAME` or `NAME=VALUE` behind what a list of options has.
 pub(super) fn append(options: &mut Vec<u8>, name: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
     let length = options.len() + name.len() + value.map_or(0, <[u8]>::len) + 2;
