@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, SpliceFFlags, splice};
@@ -41,6 +41,29 @@ fn next_by_pipe(server: &Server, pipe: &(OwnedFd, OwnedFd)) -> Result<Asked, i32
     Ok(Asked::parse(&bytes))
 }
 
+/// Answers a request with bytes by a pipe, as libfuse does: the header is in the pipe before its length is known.
+fn answer_by_pipe(server: &Server, asked: &Asked, pipe: &(OwnedFd, OwnedFd)) -> Outcome {
+    let fields = server.with(|files| files.answer(asked)).and_then(Result::ok).ok_or("no answer")?;
+    let header = std::array::from_fn(|place| match place {
+        0 => AtomicU32::new(32_784),
+        2 => AtomicU32::new(asked.unique as u32),
+        3 => AtomicU32::new((asked.unique >> 32) as u32),
+        _ => AtomicU32::new(0),
+    });
+    let header: Box<[AtomicU32; 4]> = Box::new(header);
+    let part = libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: 16 };
+    // SAFETY: the header stays as long as it is in the pipe.
+    let given = unsafe { libc::vmsplice(pipe.1.as_raw_fd(), &raw const part, 1, libc::SPLICE_F_NONBLOCK) };
+    expect_eq!(given, 16);
+    nix::unistd::write(&pipe.1, &fields).or_fail()?;
+    let length = 16 + fields.len();
+    header[0].store(length as u32, Ordering::SeqCst);
+    let device = server.device().or_fail()?;
+    let moved = splice(&pipe.0, None, device.as_fd(), None, length, SpliceFFlags::empty());
+    expect_eq!(moved, Ok(length));
+    Ok(())
+}
+
 fn a_server_waits_for_requests_by_a_pipe_that_does_not_wait() -> Outcome {
     let served = Served::new("fuse-pipe")?;
     let (server, tid) = (served.server.clone(), Arc::new(AtomicI32::new(0)));
@@ -50,6 +73,7 @@ fn a_server_waits_for_requests_by_a_pipe_that_does_not_wait() -> Outcome {
         own.store(gettid().as_raw(), Ordering::SeqCst);
         loop {
             match next_by_pipe(&server, &pipe) {
+                Ok(asked) if asked.opcode == opcode::READ => answer_by_pipe(&server, &asked, &pipe)?,
                 Ok(asked) => server.answer(&asked),
                 Err(libc::ENOENT | libc::EINTR) => {}
                 Err(error) => return Ok(error),
