@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, SpliceFFlags, splice};
+use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{gettid, pipe2};
 
@@ -31,10 +31,13 @@ crate::tests! {
     a_mount_says_who_serves_it
 }
 
+/// Room for the longest request: a write of 64 KiB.
+const REQUEST_BYTES: usize = 1 << 18;
+
 /// Reads a request by a pipe, as libfuse does.
 fn next_by_pipe(server: &Server, pipe: &(OwnedFd, OwnedFd)) -> Result<Asked, i32> {
     let device = server.device().map_err(|error| error.raw_os_error().unwrap_or(0))?;
-    let moved = splice(device.as_fd(), None, &pipe.1, None, 1 << 16, SpliceFFlags::empty());
+    let moved = splice(device.as_fd(), None, &pipe.1, None, REQUEST_BYTES, SpliceFFlags::empty());
     let mut bytes = vec![0; moved.map_err(|error| error as i32)?];
     let mut from = File::from(pipe.0.try_clone().map_err(|_| libc::EMFILE)?);
     from.read_exact(&mut bytes).map_err(|error| error.raw_os_error().unwrap_or(0))?;
@@ -70,6 +73,7 @@ fn a_server_waits_for_requests_by_a_pipe_that_does_not_wait() -> Outcome {
     let own = tid.clone();
     let thread = std::thread::spawn(move || -> Result<i32, String> {
         let pipe = pipe2(OFlag::O_NONBLOCK).or_fail()?;
+        fcntl(&pipe.0, FcntlArg::F_SETPIPE_SZ(REQUEST_BYTES as i32)).or_fail()?;
         own.store(gettid().as_raw(), Ordering::SeqCst);
         loop {
             match next_by_pipe(&server, &pipe) {
