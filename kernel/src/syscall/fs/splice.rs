@@ -8,7 +8,7 @@ use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::pipe::PipeEnd;
 use crate::fs::{FileType, IoBuffer, OpenFile, StatusFlags, downcast};
-use crate::net::Socket;
+use crate::net::{Socket, Style};
 use crate::syscall::fs::read_write::{check_direction, many};
 use crate::syscall::fs::transfer::{Transfer, TransferDirection, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, get, get_file};
@@ -127,7 +127,7 @@ impl SideWaits {
             (true, true) => Self { from: flag || of_from || of_to, to: flag || of_from || of_to },
             (true, false) => Self { from: flag || of_from, to: of_to },
             (false, true) => {
-                let heeds_both = downcast::<Socket>(from).is_some();
+                let heeds_both = downcast::<Socket>(from).is_some_and(|socket| socket.style == Style::Stream);
                 Self { from: of_from || heeds_both && (flag || of_to), to: flag || of_to }
             }
             (false, false) => Self { from: of_from, to: of_to },
