@@ -70,14 +70,13 @@ impl Bandwidth {
     #[must_use]
     pub fn changed(self, text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
+        // As in Linux what follows the digits of a number does not count, nor a period that is none.
+        let number = |word: &str| word[..word.bytes().take_while(u8::is_ascii_digit).count()].parse().ok();
         let quota_us = match words.next()? {
             "max" => None,
-            number => Some(number.parse().ok()?),
+            word => Some(number(word)?),
         };
-        let period_us = match words.next() {
-            None => self.period_us,
-            Some(number) => number.parse().ok()?,
-        };
+        let period_us = words.next().and_then(number).unwrap_or(self.period_us);
         let is_possible = (PERIOD_MIN_US..=PERIOD_MAX_US).contains(&period_us)
             && quota_us.is_none_or(|quota_us| (QUOTA_MIN_US..=QUOTA_MAX_US).contains(&quota_us));
         is_possible.then_some(Self { quota_us, period_us })
@@ -162,6 +161,7 @@ mod tests {
         assert_eq!(shown("max").as_deref(), Some("max 100000"));
         assert_eq!(shown("5000").as_deref(), Some("5000 100000"));
         assert_eq!(shown("5000 20000").as_deref(), Some("5000 20000"));
+        assert_eq!(shown("5000 x").as_deref(), Some("5000 100000"));
         for wrong in ["", "x", "999", "5000 999", "5000 1000001", "-1"] {
             assert_eq!(shown(wrong), None);
         }
