@@ -47,7 +47,7 @@ pub(super) fn store_max(writing: Writing<'_>) -> Stored {
     Ok(WriteProgress::Done)
 }
 
-/// What `cpu.stat` says where the controller is.
+/// The lines of `cpu.stat` where the controller is.
 pub(super) fn show_account(showing: &mut Showing<'_>) -> Result<(), Errno> {
     if showing.group.is_root() || !showing.group.controllers().contains(Controllers::CPU) {
         return Ok(());

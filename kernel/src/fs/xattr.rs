@@ -19,7 +19,7 @@ pub const CAPABILITY: &[u8] = b"security.capability";
 /// Names that begin so are for the privileged only, who alone see them listed.
 pub const TRUSTED: &[u8] = b"trusted.";
 
-/// What a server says of an attribute.
+/// A server's answer about an attribute.
 pub enum ServedValue {
     /// Its bytes.
     Bytes(Vec<u8>),

@@ -2,7 +2,7 @@
 //!
 //! A space counts for its group in shares of [`SHARE_PAGES`]. It takes another one when more pages have come than it
 //! has paid for, and gives some back when many have gone, so a page that comes or goes costs a comparison; a space
-//! without a group has paid for everything. What a child shares with its parent counts for the parent, until the child
+//! without a group has paid for everything. Pages that a child shares with its parent count for the parent, until it
 //! has a copy of its own.
 //!
 //! A page is charged when it is there already. A group that has too much is left to a coroutine
@@ -21,7 +21,7 @@ const SHARE_PAGES: usize = 32;
 /// Pages that may go before a space gives any back.
 const SLACK_PAGES: usize = 3 * SHARE_PAGES;
 
-/// What happened in a group, counted for it and for all above.
+/// An event in a group, counted for it and for all above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryEvent {
     /// It had more than it may have.
@@ -170,9 +170,9 @@ pub async fn excess() {
     .await;
 }
 
-/// What a space has taken for its group.
+/// The pages that a space has taken for its group.
 #[derive(Default)]
-struct Share {
+struct GroupShare {
     group: Option<Arc<GroupMemory>>,
     /// Pages taken.
     taken: usize,
@@ -186,12 +186,12 @@ pub(super) struct SpaceCharge {
     paid: AtomicUsize,
     /// With fewer, some are given back.
     floor: AtomicUsize,
-    share: SpinLock<Share>,
+    share: SpinLock<GroupShare>,
 }
 
 impl Default for SpaceCharge {
     fn default() -> Self {
-        let share = SpinLock::new(Share::default());
+        let share = SpinLock::new(GroupShare::default());
         Self { paid: AtomicUsize::new(usize::MAX), floor: AtomicUsize::new(0), share }
     }
 }
@@ -218,7 +218,7 @@ impl SpaceCharge {
         self.settle_share(&mut self.share.lock(), pages.load(Ordering::Relaxed));
     }
 
-    fn settle_share(&self, share: &mut Share, pages: usize) {
+    fn settle_share(&self, share: &mut GroupShare, pages: usize) {
         let Some(group) = &share.group else {
             self.paid.store(usize::MAX, Ordering::Relaxed);
             self.floor.store(0, Ordering::Relaxed);
@@ -263,7 +263,7 @@ impl SpaceCharge {
     }
 }
 
-impl Drop for Share {
+impl Drop for GroupShare {
     fn drop(&mut self) {
         if let Some(group) = &self.group {
             group.uncharge(self.taken);

@@ -66,7 +66,7 @@ impl Bandwidth {
     /// No limit.
     pub const NONE: Self = Self { quota_us: None, period_us: PERIOD_US };
 
-    /// What a text says to a group that has `self`: `max` or a time, and a period if that is to change.
+    /// The limit after a text to a group that has `self`: `max` or a time, and a period if that is to change.
     #[must_use]
     pub fn changed(self, text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
@@ -95,7 +95,7 @@ impl fmt::Display for Bandwidth {
 /// The account of a group with a limit. It may get ahead by one quota, which is what it has not used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BandwidthAccount {
-    /// What was used beyond what was allowed, in nanoseconds; less than nothing while there is some left.
+    /// The time used beyond what was allowed, in nanoseconds; less than nothing while there is some left.
     debt_ns: i64,
     /// Time towards the end of the period.
     into_period_ns: u64,

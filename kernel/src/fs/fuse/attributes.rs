@@ -28,7 +28,7 @@ impl FuseNode {
     }
 }
 
-/// What the server answered; a request that it does not know is one that the file system has not.
+/// The server's answer; a request that it does not know is one that the file system has not.
 fn known<T>(answer: Result<T, Errno>) -> Result<T, Errno> {
     answer.map_err(|error| if error == Errno::ENOSYS { Errno::EOPNOTSUPP } else { error })
 }

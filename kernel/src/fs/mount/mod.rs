@@ -59,9 +59,9 @@ pub struct Superblock {
     words: spin::Once<SuperblockWords>,
 }
 
-/// What `/proc/mounts` says of a file system beside its kind and flags.
+/// The words of `/proc/mounts` about a file system beside its kind and flags.
 pub struct SuperblockWords {
-    /// What follows the kind, behind a dot; nothing without a letter.
+    /// The name behind the kind and a dot; nothing without a letter.
     pub subtype: Box<[u8]>,
     /// Its options.
     pub options: Box<[u8]>,
@@ -87,7 +87,7 @@ impl Superblock {
         self.words.call_once(|| words);
     }
 
-    /// What `/proc/mounts` says of it.
+    /// The words of `/proc/mounts` about it.
     #[must_use]
     pub fn words(&self) -> Option<&SuperblockWords> {
         self.words.get()

@@ -3,7 +3,7 @@
 //! The scheduler knows threads and their weights. So a coroutine looks every [`ROUND_NS`], while a process is in a
 //! group with the controller, who has used time, and gives each such thread its part of what its group has beside the
 //! other groups. A group that has used more than it may stands still, as a frozen one does, until time has made up for
-//! it. That costs the threads' own turns nothing. What is right on average may be wrong for a round: a thread that
+//! it. That costs the threads' own turns nothing. A part is right on average, not in each round: a thread that
 //! begins to compute has its nice value's weight until the next look.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -72,7 +72,7 @@ impl GroupCpu {
         begin();
     }
 
-    /// What came of the limit.
+    /// The account of the limit.
     #[must_use]
     pub fn account(&self) -> BandwidthAccount {
         self.limit.lock().1

@@ -1,6 +1,6 @@
 //! Groups that have more memory than they may, `memory.max`.
 //!
-//! What a process has is charged when its pages come ([`crate::memory::charge`]). A group with too much cannot give
+//! A process is charged for its pages when they come ([`crate::memory::charge`]). A group with too much cannot give
 //! anything back, so a process of it ends, chosen as where the machine has run out of memory; or all of them, where
 //! `memory.oom.group` says so.
 

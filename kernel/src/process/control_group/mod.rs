@@ -128,7 +128,7 @@ pub struct ControlGroup {
     pub thread_events: EventFile,
     /// Its part in the processors.
     pub cpu: GroupCpu,
-    /// What its processes have of the memory.
+    /// The memory of its processes.
     pub memory: Arc<GroupMemory>,
     /// `memory.events` and `memory.events.local`.
     pub memory_events: [EventFile; 2],

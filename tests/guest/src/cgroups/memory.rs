@@ -121,7 +121,7 @@ fn copies_of_a_parents_pages_count() -> Outcome {
     let hierarchy = hierarchy("memory-copies")?;
     put(&hierarchy.group, "memory.max", "48M").or_fail()?;
     let _ = put(&hierarchy.group, "memory.swap.max", "0");
-    // What is shared counts once, so that four processes with the same have room.
+    // Shared pages count once, so that four processes with the same have room.
     let child = spawn_child(|| {
         if put(&hierarchy.group, "cgroup.procs", "0").is_err() {
             return 100;

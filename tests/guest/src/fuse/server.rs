@@ -61,7 +61,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// What the bytes of a request say.
+    /// Reads the bytes of a request.
     pub fn parse(bytes: &[u8]) -> Self {
         Self {
             opcode: word(bytes, 4),
@@ -260,6 +260,32 @@ impl Files {
         }
     }
 
+    fn try_answer_about_attributes(&mut self, asked: &Asked) -> Result<Vec<u8>, i32> {
+        let (node, fields) = (asked.node, &asked.fields);
+        Ok(match asked.opcode {
+            opcode::SETXATTR => {
+                let (name, length) = (asked.name(8), word(fields, 0) as usize);
+                let value = fields[8 + name.len() + 1..][..length].to_vec();
+                self.node(node)?.extended.insert(name, value);
+                Vec::new()
+            }
+            opcode::GETXATTR => {
+                let value = self.node(node)?.extended.get(&asked.name(8)).cloned().ok_or(libc::ENODATA)?;
+                limited(value, word(fields, 0))?
+            }
+            opcode::LISTXATTR => {
+                let names =
+                    self.node(node)?.extended.keys().flat_map(|name| format!("{name}\0").into_bytes());
+                limited(names.collect(), word(fields, 0))?
+            }
+            opcode::REMOVEXATTR => {
+                self.node(node)?.extended.remove(&asked.name(0)).ok_or(libc::ENODATA)?;
+                Vec::new()
+            }
+            _ => return Err(libc::ENOSYS),
+        })
+    }
+
     fn try_answer(&mut self, asked: &Asked) -> Result<Vec<u8>, i32> {
         let (node, fields) = (asked.node, &asked.fields);
         Ok(match asked.opcode {
@@ -339,25 +365,7 @@ impl Files {
                 bytes
             }
             opcode::READDIR => self.list(asked)?,
-            opcode::SETXATTR => {
-                let (name, length) = (asked.name(8), word(fields, 0) as usize);
-                let value = fields[8 + name.len() + 1..][..length].to_vec();
-                self.node(node)?.extended.insert(name, value);
-                Vec::new()
-            }
-            opcode::GETXATTR => {
-                let value = self.node(node)?.extended.get(&asked.name(8)).cloned().ok_or(libc::ENODATA)?;
-                limited(value, word(fields, 0))?
-            }
-            opcode::LISTXATTR => {
-                let names =
-                    self.node(node)?.extended.keys().flat_map(|name| format!("{name}\0").into_bytes());
-                limited(names.collect(), word(fields, 0))?
-            }
-            opcode::REMOVEXATTR => {
-                self.node(node)?.extended.remove(&asked.name(0)).ok_or(libc::ENODATA)?;
-                Vec::new()
-            }
+            opcode::SETXATTR..=opcode::REMOVEXATTR => self.try_answer_about_attributes(asked)?,
             opcode::FLUSH | opcode::FSYNC | opcode::DESTROY => Vec::new(),
             _ => return Err(libc::ENOSYS),
         })

@@ -1,4 +1,4 @@
-//! What programs of Debian that serve file systems use: splicing, several descriptors, extended attributes, the ends of
+//! Means of Debian's programs that serve file systems: splicing, several descriptors, extended attributes, the ends of
 //! descriptors, and lines about their mounts.
 
 use std::fs::{self, File, OpenOptions};
