@@ -1,8 +1,7 @@
 //! The files of the controller of processor time.
 
 use core::sync::atomic::Ordering;
-use heddle_kernel_core::cgroup::Controllers;
-use heddle_kernel_core::cgroup::cpu::{nice_of_weight, parse_weight, weight_of_nice};
+use heddle_kernel_core::cgroup::cpu::{Bandwidth, nice_of_weight, parse_weight, weight_of_nice};
 
 use crate::cgroupfs::file::{Showing, WriteProgress, Writing};
 use crate::error::Errno;
@@ -35,27 +34,14 @@ pub(super) fn store_nice(writing: Writing<'_>) -> Stored {
     Ok(WriteProgress::Done)
 }
 
+/// No group has a limit on its time.
 pub(super) fn show_max(showing: &mut Showing<'_>) -> Shown {
-    let limit = showing.group.cpu.limit();
-    showing.text.line(format_args!("{limit}\n"))?;
+    showing.text.line(format_args!("{}\n", Bandwidth::NONE))?;
     Ok(None)
 }
 
 pub(super) fn store_max(writing: Writing<'_>) -> Stored {
-    let limit = writing.group.cpu.limit().changed(writing.text).ok_or(Errno::EINVAL)?;
-    writing.group.cpu.set_limit(limit);
-    Ok(WriteProgress::Done)
-}
-
-/// The lines of `cpu.stat` where the controller is.
-pub(super) fn show_account(showing: &mut Showing<'_>) -> Result<(), Errno> {
-    if showing.group.is_root() || !showing.group.controllers().contains(Controllers::CPU) {
-        return Ok(());
-    }
-    let account = showing.group.cpu.account();
-    let (periods, throttled) = (account.periods, account.throttled_periods);
-    let throttled_us = account.throttled_ns / 1000;
-    showing.text.line(format_args!(
-        "nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec {throttled_us}\nnr_bursts 0\nburst_usec 0\n"
-    ))
+    let limit = Bandwidth::NONE.changed(writing.text).ok_or(Errno::EINVAL)?;
+    // A limit would have no effect, so it is refused.
+    if limit == Bandwidth::NONE { Ok(WriteProgress::Done) } else { Err(Errno::EOPNOTSUPP) }
 }

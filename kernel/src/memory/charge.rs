@@ -2,15 +2,15 @@
 //!
 //! A space counts for its group in shares of [`SHARE_PAGES`]. It takes another one when more pages have come than it
 //! has paid for, and gives some back when many have gone, so a page that comes or goes costs a comparison; a space
-//! without a group has paid for everything. Pages that a child shares with its parent count for the parent, until it
-//! has a copy of its own.
+//! without a group has paid for everything. Pages that a child shares with its parent count for both: whichever of them
+//! is left with a page has paid for it.
 //!
 //! A page is charged when it is there already. A group that has too much is left to a coroutine
 //! (`process::control_group::memory`), because whoever brings a page in holds locks and can end nobody. Nothing of a
 //! program's memory can be had again from elsewhere, so there is nothing to be tried before.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
 use crate::memory::space::Space;
@@ -176,7 +176,7 @@ struct GroupShare {
     group: Option<Arc<GroupMemory>>,
     /// Pages taken.
     taken: usize,
-    /// Pages of the space that count for whoever it was copied from, or for the group it was in.
+    /// Pages that it had when it came from the root group, where they stay.
     others: usize,
 }
 
@@ -186,13 +186,20 @@ pub(super) struct SpaceCharge {
     paid: AtomicUsize,
     /// With fewer, some are given back.
     floor: AtomicUsize,
+    /// The process whose program the space is.
+    owner: AtomicI32,
     share: SpinLock<GroupShare>,
 }
 
 impl Default for SpaceCharge {
     fn default() -> Self {
         let share = SpinLock::new(GroupShare::default());
-        Self { paid: AtomicUsize::new(usize::MAX), floor: AtomicUsize::new(0), share }
+        Self {
+            paid: AtomicUsize::new(usize::MAX),
+            floor: AtomicUsize::new(0),
+            owner: AtomicI32::new(0),
+            share,
+        }
     }
 }
 
@@ -239,28 +246,6 @@ impl SpaceCharge {
         self.paid.store(paid, Ordering::Relaxed);
         self.floor.store(paid.saturating_sub(SLACK_PAGES), Ordering::Relaxed);
     }
-
-    /// A page that was another's was copied.
-    #[inline]
-    pub fn was_copied(&self, pages: &AtomicUsize) {
-        if self.paid.load(Ordering::Relaxed) != usize::MAX {
-            self.own_copy(pages);
-        }
-    }
-
-    #[cold]
-    fn own_copy(&self, pages: &AtomicUsize) {
-        let mut share = self.share.lock();
-        share.others = share.others.saturating_sub(1);
-        self.settle_share(&mut share, pages.load(Ordering::Relaxed));
-    }
-
-    /// A child has the same pages, which go on counting here.
-    pub fn shares_with(&self, child: &Self, pages: usize) {
-        if self.paid.load(Ordering::Relaxed) != usize::MAX {
-            child.share.lock().others = pages;
-        }
-    }
 }
 
 impl Drop for GroupShare {
@@ -272,6 +257,17 @@ impl Drop for GroupShare {
 }
 
 impl Space {
+    /// Says whose program the space is.
+    pub fn set_owner(&self, pid: i32) {
+        self.charge().0.owner.store(pid, Ordering::Relaxed);
+    }
+
+    /// Whether it is this process's, and not borrowed from its parent.
+    #[must_use]
+    pub fn is_owned_by(&self, pid: i32) -> bool {
+        self.charge().0.owner.load(Ordering::Relaxed) == pid
+    }
+
     /// Counts for this group from now on. As in Linux, pages that come from the root group count for nobody, unless the
     /// space `is_new`; between two groups they move along.
     pub fn enter_group(&self, group: Option<&Arc<GroupMemory>>, is_new: bool) {
@@ -294,10 +290,12 @@ impl Space {
         if before.is_none() && !is_new {
             share.others = pages.load(Ordering::Relaxed);
         }
-        charge.settle_share(&mut share, pages.load(Ordering::Relaxed));
-        drop(share);
-        if let Some(before) = before {
+        // Given back first, so that a group above both never has it twice.
+        if let Some(before) = &before {
             before.uncharge(taken);
         }
+        charge.settle_share(&mut share, pages.load(Ordering::Relaxed));
+        drop(share);
+        drop(before);
     }
 }

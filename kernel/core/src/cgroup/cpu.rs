@@ -92,53 +92,6 @@ impl fmt::Display for Bandwidth {
     }
 }
 
-/// The account of a group with a limit. It may get ahead by one quota, which is what it has not used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BandwidthAccount {
-    /// The time used beyond what was allowed, in nanoseconds; less than nothing while there is some left.
-    debt_ns: i64,
-    /// Time towards the end of the period.
-    into_period_ns: u64,
-    /// Periods in which the group did something, and those in which it was stopped.
-    pub periods: u64,
-    /// See [`BandwidthAccount::periods`].
-    pub throttled_periods: u64,
-    /// How long it was stopped.
-    pub throttled_ns: u64,
-    was_stopped: bool,
-}
-
-impl BandwidthAccount {
-    /// So much time has passed, in which the group has used so much. Returns whether it is to stand still.
-    pub fn passed(&mut self, limit: Bandwidth, passed_ns: u64, used_ns: u64) -> bool {
-        let Some(quota_us) = limit.quota_us else {
-            self.debt_ns = 0;
-            self.was_stopped = false;
-            return false;
-        };
-        let allowed = u128::from(passed_ns) * u128::from(quota_us) / u128::from(limit.period_us);
-        let signed = |number: u128| i64::try_from(number).unwrap_or(i64::MAX);
-        let quota_ns = signed(u128::from(quota_us) * 1000);
-        let debt = self.debt_ns.saturating_add(signed(used_ns.into())).saturating_sub(signed(allowed));
-        // Whoever used nothing has one quota left.
-        self.debt_ns = debt.max(-quota_ns);
-        if self.was_stopped {
-            self.throttled_ns = self.throttled_ns.saturating_add(passed_ns);
-        }
-        let is_stopped = self.debt_ns > 0;
-        if used_ns > 0 || self.was_stopped {
-            self.into_period_ns += passed_ns;
-            let period_ns = limit.period_us * 1000;
-            let over = self.into_period_ns / period_ns;
-            self.into_period_ns %= period_ns;
-            self.periods += over;
-            self.throttled_periods += if is_stopped || self.was_stopped { over } else { 0 };
-        }
-        self.was_stopped = is_stopped;
-        is_stopped
-    }
-}
-
 #[cfg(all(test, not(heddle_loom)))]
 mod tests {
     use super::*;
@@ -165,30 +118,5 @@ mod tests {
         for wrong in ["", "x", "999", "5000 999", "5000 1000001", "-1"] {
             assert_eq!(shown(wrong), None);
         }
-    }
-
-    #[test]
-    fn a_group_gets_what_it_may_on_average() {
-        let limit = Bandwidth { quota_us: Some(20_000), period_us: 100_000 };
-        let (mut account, mut used, mut is_stopped) = (BandwidthAccount::default(), 0, false);
-        for _ in 0..1000 {
-            let now = if is_stopped { 0 } else { 10_000_000 };
-            used += now;
-            is_stopped = account.passed(limit, 10_000_000, now);
-        }
-        // Ten seconds, of which a fifth is allowed.
-        assert!((1_990_000_000..=2_030_000_000).contains(&used), "{used}");
-        assert!(account.throttled_ns > 7_000_000_000 && account.periods >= 99);
-        assert!(account.throttled_periods <= account.periods);
-        assert!(!account.passed(Bandwidth::NONE, 1, 1));
-    }
-
-    #[test]
-    fn what_was_not_used_is_kept_for_one_quota() {
-        let limit = Bandwidth { quota_us: Some(50_000), period_us: 100_000 };
-        let mut account = BandwidthAccount::default();
-        assert!(!account.passed(limit, 10_000_000_000, 0));
-        assert!(!account.passed(limit, 10_000_000, 50_000_000));
-        assert!(account.passed(limit, 10_000_000, 50_000_000));
     }
 }

@@ -89,6 +89,9 @@ impl File for FuseDevice {
         let descriptor = i32::from_ne_bytes(get(call, argument)?);
         let other = call.thread.descriptors().get(descriptor).map_err(|_| Errno::EINVAL)?;
         let end = downcast::<Self>(&other).and_then(|device| device.serving.get()).ok_or(Errno::EINVAL)?;
+        if self.serving.get().is_some() {
+            return Err(Errno::EINVAL.into());
+        }
         self.share(end)?;
         Ok(0)
     }

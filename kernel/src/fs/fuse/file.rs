@@ -14,7 +14,9 @@ use crate::fs::fuse::node::FuseNode;
 use crate::fs::inode::{Inode, InodeChange, Opening};
 use crate::fs::{File, FileType, IoBuffer, OpenFile, StatusFlags};
 use crate::memory::{FrameRef, MapSource, PageRef, fallible};
+use crate::process::detour::with_thread_here;
 use crate::sync::SpinLock;
+use crate::wait::node::WaitKind;
 
 /// Bytes of the answer to `OPEN`.
 pub(super) const OPENED_BYTES: usize = 16;
@@ -295,12 +297,11 @@ impl File for FuseFile {
             message.u64(0);
             Ok::<_, Errno>(message)
         };
-        let answer = self.node.ask(message()?, 0).map(drop);
-        if answer == Err(Errno::EINTR) {
-            // The thread is dying and does not wait, so the server hears of the close without it.
-            self.node.connection().release(message().map_err(|_| OutOfMemory));
+        if with_thread_here(|thread| thread.is_interrupted(WaitKind::Killable)) == Some(true) {
+            self.node.connection().tell_dying(message().map_err(|_| OutOfMemory));
+            return Ok(());
         }
-        absent_is_done(answer)
+        absent_is_done(self.node.ask(message()?, 0).map(drop))
     }
 
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {

@@ -237,7 +237,6 @@ impl Space {
                 gather.mark_here(page..page + PAGE_SIZE);
             } else {
                 gather.take(old, 0, page..page + PAGE_SIZE);
-                self.page_was_copied();
             }
         } else if !access.write {
             self.pages_came(bring_in_around(leaves, &mapping, page, range));

@@ -44,15 +44,7 @@ impl Space {
 
     /// A child has the same pages.
     pub(super) fn pages_are_shared_with(&self, child: &Self) {
-        let pages = self.resident_pages();
-        child.resident.pages.store(pages, Ordering::Relaxed);
-        self.resident.charge.shares_with(&child.resident.charge, pages);
-    }
-
-    /// A copy has taken the place of a page that others have too.
-    #[inline]
-    pub(super) fn page_was_copied(&self) {
-        self.resident.charge.was_copied(&self.resident.pages);
+        child.resident.pages.store(self.resident_pages(), Ordering::Relaxed);
     }
 
     /// How the pages count for the group of the process, and how many there are.

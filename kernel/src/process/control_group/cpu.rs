@@ -1,10 +1,9 @@
-//! Parts of groups in the processors: `cpu.weight` and `cpu.max`.
+//! Parts of groups in the processors: `cpu.weight`.
 //!
 //! The scheduler knows threads and their weights. So a coroutine looks every [`ROUND_NS`], while a process is in a
 //! group with the controller, who has used time, and gives each such thread its part of what its group has beside the
-//! other groups. A group that has used more than it may stands still, as a frozen one does, until time has made up for
-//! it. That costs the threads' own turns nothing. A part is right on average, not in each round: a thread that
-//! begins to compute has its nice value's weight until the next look.
+//! other groups. That costs the threads' own turns nothing. A part is right on average, not in each round: a thread
+//! that begins to compute has its nice value's weight until the next look. Limits on time (`cpu.max`) are refused.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::{Poll, Waker};
@@ -12,14 +11,13 @@ use core::task::{Poll, Waker};
 use alloc::sync::Arc;
 
 use heddle_kernel_core::cgroup::Controllers;
-use heddle_kernel_core::cgroup::cpu::{Bandwidth, BandwidthAccount, WEIGHT_DEFAULT};
+use heddle_kernel_core::cgroup::cpu::WEIGHT_DEFAULT;
 use heddle_kernel_core::fairness::Weight;
 
 use crate::arch::time::now_ns;
-use crate::process::control_group::{ControlGroup, freeze};
+use crate::process::control_group::ControlGroup;
 use crate::process::{Process, RunState, Thread, table};
 use crate::sched::{Budget, Policy};
-use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 use crate::time::sleep_until;
 
@@ -34,13 +32,8 @@ const FRACTION_BITS: u32 = 16;
 pub struct GroupCpu {
     /// `cpu.weight`.
     pub weight: AtomicU32,
-    limit: SpinLock<(Bandwidth, BandwidthAccount)>,
-    is_stopped: AtomicBool,
     /// The round in which these were last set anew.
     round: AtomicU64,
-    /// The last round that looked at the limit.
-    settled: AtomicU64,
-    used_ns: AtomicU64,
     /// The weights of the threads and groups in it that want to compute.
     inner: AtomicU64,
 }
@@ -49,40 +42,12 @@ impl GroupCpu {
     /// The part of a new group.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            weight: AtomicU32::new(WEIGHT_DEFAULT),
-            limit: SpinLock::new((Bandwidth::NONE, BandwidthAccount::default())),
-            is_stopped: AtomicBool::new(false),
-            round: AtomicU64::new(0),
-            settled: AtomicU64::new(0),
-            used_ns: AtomicU64::new(0),
-            inner: AtomicU64::new(0),
-        }
-    }
-
-    /// `cpu.max`.
-    #[must_use]
-    pub fn limit(&self) -> Bandwidth {
-        self.limit.lock().0
-    }
-
-    /// Changes it.
-    pub fn set_limit(&self, limit: Bandwidth) {
-        self.limit.lock().0 = limit;
-        begin();
-    }
-
-    /// The account of the limit.
-    #[must_use]
-    pub fn account(&self) -> BandwidthAccount {
-        self.limit.lock().1
+        Self { weight: AtomicU32::new(WEIGHT_DEFAULT), round: AtomicU64::new(0), inner: AtomicU64::new(0) }
     }
 
     /// As it was in the beginning, since the controller is gone.
     pub fn reset(&self) {
         self.weight.store(WEIGHT_DEFAULT, Ordering::Relaxed);
-        *self.limit.lock() = (Bandwidth::NONE, BandwidthAccount::default());
-        self.is_stopped.store(false, Ordering::Release);
         begin();
     }
 
@@ -91,23 +56,11 @@ impl GroupCpu {
         u64::from(self.weight.load(Ordering::Relaxed)) * Weight::UNIT / u64::from(WEIGHT_DEFAULT)
     }
 
-    /// Looks at the limit, once in a round.
-    fn settle(&self, round: u64, passed_ns: u64) {
-        if self.settled.swap(round, Ordering::Relaxed) == round {
-            return;
-        }
-        let is_in_round = self.round.load(Ordering::Relaxed) == round;
-        let used_ns = if is_in_round { self.used_ns.load(Ordering::Relaxed) } else { 0 };
-        let (limit, account) = &mut *self.limit.lock();
-        self.is_stopped.store(account.passed(*limit, passed_ns, used_ns), Ordering::Release);
-    }
-
     /// Begins a round, if it has not begun here yet; whether it had not.
     fn begins(&self, round: u64) -> bool {
         if self.round.swap(round, Ordering::Relaxed) == round {
             return false;
         }
-        self.used_ns.store(0, Ordering::Relaxed);
         self.inner.store(0, Ordering::Relaxed);
         true
     }
@@ -117,12 +70,6 @@ impl ControlGroup {
     /// The innermost group with the controller that it is, or is in.
     fn with_cpu(&self) -> Option<&Self> {
         self.upwards().find(|group| group.controllers().contains(Controllers::CPU))
-    }
-
-    /// Whether its threads are to stand still because it, or a group that it is in, has used what it may.
-    #[must_use]
-    pub fn is_out_of_time(&self) -> bool {
-        self.upwards().any(|group| group.cpu.is_stopped.load(Ordering::Acquire))
     }
 }
 
@@ -158,20 +105,18 @@ async fn wait_until_on() {
 
 /// Keeps the parts of groups, for ever.
 pub async fn keep() {
-    let (mut round, mut last_ns) = (0, now_ns());
+    let (mut round, mut pause_ns) = (0, ROUND_NS);
     loop {
-        if !IS_ON.load(Ordering::Acquire) {
-            wait_until_on().await;
-            last_ns = now_ns();
-        }
-        sleep_until(now_ns() + ROUND_NS).await;
-        let now = now_ns();
+        wait_until_on().await;
+        sleep_until(now_ns() + pause_ns).await;
+        let start_ns = now_ns();
         round += 1;
         // Whoever comes from here on is seen by the next round.
         IS_ON.store(false, Ordering::Release);
         let is_needed = look(round).await;
-        share_out(round, now - last_ns).await;
-        last_ns = now;
+        share_out(round).await;
+        // Many processes make the looks rarer: a tenth of the time at most.
+        pause_ns = ROUND_NS.max((now_ns() - start_ns).saturating_mul(9));
         if is_needed {
             IS_ON.store(true, Ordering::Release);
         }
@@ -187,12 +132,12 @@ fn each_process() -> impl Iterator<Item = Arc<Process>> {
     })
 }
 
-/// Whether a thread has used time since the last look, or wants to, and how much it has used.
-fn activity(thread: &Thread) -> (bool, u64) {
+/// Whether a thread has used time since the last look, or wants to.
+fn is_active(thread: &Thread) -> bool {
     let (user, system) = thread.cpu_times();
     let now = user + system;
-    let used = thread.look_at_entity(|entity| now - core::mem::replace(&mut entity.looked_ns, now).min(now));
-    (used > 0 || thread.run_state() == RunState::Running, used)
+    let before = thread.look_at_entity(|entity| core::mem::replace(&mut entity.looked_ns, now));
+    now > before || thread.run_state() == RunState::Running
 }
 
 fn own_units(thread: &Thread) -> u64 {
@@ -212,14 +157,12 @@ async fn look(round: u64) -> bool {
         while let Some(thread) = process.next_thread(next) {
             next = thread.tid().saturating_add(1);
             budget.step(LOOK_COST).await;
-            let (is_active, used_ns) = activity(&thread);
-            if !is_active {
+            if !is_active(&thread) {
                 continue;
             }
             let mut units = own_units(&thread);
             for above in inner.upwards() {
                 let is_first = above.cpu.begins(round);
-                above.cpu.used_ns.fetch_add(used_ns, Ordering::Relaxed);
                 above.cpu.inner.fetch_add(units, Ordering::Relaxed);
                 units = if is_first { above.cpu.units() } else { 0 };
             }
@@ -244,15 +187,16 @@ fn part(inner: &ControlGroup, round: u64, units: u64) -> Weight {
     Weight::of_units((outermost * part) >> FRACTION_BITS)
 }
 
-/// Gives threads their parts, and stops groups that have used more than they may.
-async fn share_out(round: u64, passed_ns: u64) {
+/// Gives threads their parts.
+async fn share_out(round: u64) {
     let mut budget = Budget::new();
     for process in each_process() {
         budget.step(1).await;
         let group = process.control_group();
         let inner = group.as_deref().and_then(ControlGroup::with_cpu);
-        for above in inner.into_iter().flat_map(ControlGroup::upwards) {
-            above.cpu.settle(round, passed_ns);
+        // Only whoever has had a part has to be told that there is none any more.
+        if !process.notes_parts(inner.is_some()) && inner.is_none() {
+            continue;
         }
         let mut next = 0;
         while let Some(thread) = process.next_thread(next) {
@@ -269,10 +213,6 @@ async fn share_out(round: u64, passed_ns: u64) {
                     entity.set_group_weight(weight);
                 }
             });
-        }
-        let must_stand = freeze::must_stand(&process);
-        if process.threads().any(|thread| thread.work().contains(PendingWork::FROZEN) != must_stand) {
-            freeze::follow(&process);
         }
     }
 }

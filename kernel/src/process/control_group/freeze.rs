@@ -48,9 +48,8 @@ pub fn look_at(group: &ControlGroup) {
     }
 }
 
-/// Whether the threads of a process are to stand still: its group is frozen, or has used the time that it may.
-pub fn must_stand(process: &Process) -> bool {
-    process.control_group().is_some_and(|group| group.must_freeze() || group.is_out_of_time())
+fn must_freeze(process: &Process) -> bool {
+    process.control_group().is_some_and(|group| group.must_freeze())
 }
 
 /// Sets the bits of a process's threads as its group says now. Returns whether one was changed.
@@ -58,7 +57,7 @@ pub fn follow(process: &Arc<Process>) -> bool {
     let mut has_changed = false;
     for thread in process.threads() {
         let is_frozen = thread.work().contains(PendingWork::FROZEN);
-        let mut must = must_stand(process);
+        let mut must = must_freeze(process);
         loop {
             if must {
                 thread.add_work(PendingWork::FROZEN);
@@ -67,7 +66,7 @@ pub fn follow(process: &Arc<Process>) -> bool {
             }
             // Somebody may have moved or thawed it meanwhile, whose look at the bit came before: the last looks again.
             fence(Ordering::SeqCst);
-            let now = must_stand(process);
+            let now = must_freeze(process);
             if now == must {
                 break;
             }
@@ -83,7 +82,7 @@ pub fn follow(process: &Arc<Process>) -> bool {
 
 /// A thread that has not run yet begins as its group says. The table is locked.
 pub fn begin(thread: &Thread) {
-    if must_stand(&thread.process) {
+    if must_freeze(&thread.process) {
         thread.add_work(PendingWork::FROZEN);
     }
 }

@@ -23,6 +23,12 @@ const LOOK_COST: u32 = 8;
 pub fn follow(process: &Process, is_new: bool) {
     let Some(space) = process.main_thread().and_then(|thread| thread.try_space()) else { return };
     let mut group = process.control_group();
+    if is_new {
+        space.set_owner(process.pid);
+    } else if !space.is_owned_by(process.pid) {
+        // A child that has borrowed the space leaves it where it is.
+        return;
+    }
     loop {
         space.enter_group(group.as_ref().map(|group| &group.memory), is_new);
         // Somebody may have moved it meanwhile, whose look at the space came before: the last looks again.
@@ -64,12 +70,13 @@ async fn make_room(group: &ControlGroup, budget: &mut Budget) {
         if !process.is_in_group(group) {
             continue;
         }
-        if oom::is_dying(&process) {
-            if oom::resident_pages(&process) > 0 {
-                tell(group);
-                return;
-            }
+        // Of one that has ended, waited for or not, there is nothing to be had.
+        if oom::resident_pages(&process) == 0 {
             continue;
+        }
+        if oom::is_dying(&process) {
+            tell(group);
+            return;
         }
         if process.oom_adjustment() == ADJUSTMENT_MIN {
             continue;
@@ -105,6 +112,7 @@ async fn end_all(group: &ControlGroup, budget: &mut Budget) {
         next = process.pid.saturating_add(1);
         budget.step(LOOK_COST).await;
         if process.is_in_group(group)
+            && oom::resident_pages(&process) > 0
             && !oom::is_dying(&process)
             && process.oom_adjustment() != ADJUSTMENT_MIN
         {

@@ -23,6 +23,8 @@ struct PlaceState {
     live: u64,
     /// The processor time that it had used when it came.
     times: (u64, u64),
+    /// Its threads have parts in the processors by their group.
+    has_parts: bool,
 }
 
 impl ControlGroup {
@@ -151,8 +153,13 @@ impl Process {
             change = LevelChange(Some((group.clone(), group.add_live(1))));
             cpu::entered(group);
         }
-        *state = PlaceState { group: group.clone(), tasks: 1, live: 1, times: (0, 0) };
+        *state = PlaceState { group: group.clone(), tasks: 1, live: 1, times: (0, 0), has_parts: false };
         Ok(change)
+    }
+
+    /// Notes whether its threads have parts in the processors by their group; whether they had, or have.
+    pub fn notes_parts(&self, has_parts: bool) -> bool {
+        core::mem::replace(&mut self.control.0.lock().has_parts, has_parts) || has_parts
     }
 
     /// One more thread. The table is locked.

@@ -25,9 +25,8 @@ const CHANGEABLE: StatusFlags = StatusFlags::APPEND
     .union(StatusFlags::NOATIME)
     .union(StatusFlags::from_bits_retain(linux::FASYNC));
 
-/// Requests of ioctl(2) that `linux-raw-sys` leaves out: the size of a block, and of a file.
+/// A request of ioctl(2) that `linux-raw-sys` leaves out: the size of a block.
 const FIGETBSZ: u32 = 2;
-const FIOQSIZE: u32 = 0x5460;
 /// Flags of close_range(2), which `linux-raw-sys` leaves out.
 const CLOSE_RANGE_UNSHARE: u32 = 2;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
@@ -265,11 +264,7 @@ pub fn ioctl(call: &mut Call<'_>) -> SyscallResult {
             let left = open.file.size().unwrap_or(0).saturating_sub(*open.offset.lock());
             put(call, argument, &(left as u32).to_ne_bytes())?;
         }
-        // Those about blocks, of which files in memory have none; the size of one is known.
         FIGETBSZ if open.kind() == FileType::Regular => put(call, argument, &4096_u32.to_ne_bytes())?,
-        FIOQSIZE if matches!(open.kind(), FileType::Regular | FileType::Directory | FileType::Symlink) => {
-            put(call, argument, &open.file.size().unwrap_or(0).to_ne_bytes())?;
-        }
         _ => {
             // Its requests may wait, which a file's own cannot.
             if let Some(file) = downcast::<ListenerFile>(&open) {

@@ -97,16 +97,35 @@ fn check_served(place: &Path, name: &[u8], who: &Credentials, access: Access) ->
     if is_write && place.mount.is_read_only() {
         return Err(Errno::EROFS);
     }
-    if name.starts_with(b"security.") || name.starts_with(b"system.") {
+    let refused = Err(if is_write { Errno::EPERM } else { Errno::ENODATA });
+    if name.starts_with(b"security.") {
+        // The server relies on it that nobody gives rights who may not.
+        let owner = place.mount.file_system.owner();
+        let may = if name == CAPABILITY {
+            let metadata = place.entry.node.metadata();
+            who.is_capable_over(metadata.uid, metadata.gid, linux::CAP_SETFCAP)
+                && who.is_capable_in(owner, linux::CAP_SETFCAP)
+        } else {
+            who.is_capable(linux::CAP_SYS_ADMIN)
+        };
+        return if !is_write || may { Ok(()) } else { refused };
+    }
+    if name.starts_with(b"system.") {
         return Ok(());
     }
-    let refused = Err(if is_write { Errno::EPERM } else { Errno::ENODATA });
     if name.starts_with(TRUSTED) {
         return if who.is_capable(linux::CAP_SYS_ADMIN) { Ok(()) } else { refused };
     }
     let kind = place.entry.node.kind();
-    if name.starts_with(b"user.") && !matches!(kind, FileType::Regular | FileType::Directory) {
-        return refused;
+    if name.starts_with(b"user.") {
+        if !matches!(kind, FileType::Regular | FileType::Directory) {
+            return refused;
+        }
+        let metadata = place.entry.node.metadata();
+        let is_sticky = kind == FileType::Directory && metadata.permissions & linux::S_ISVTX != 0;
+        if is_write && is_sticky && !access::owns(&metadata, who) {
+            return refused;
+        }
     }
     access::check(&*place.entry.node, who, access)
 }
@@ -124,6 +143,9 @@ fn set(call: &Call<'_>, by: By) -> SyscallResult {
     let place = place(call, by)?;
     if let Some(served) = place.entry.node.served_attributes() {
         check_served(&place, &name, &call.thread.credentials(), Access::WRITE)?;
+        if name == CAPABILITY && !FileCapabilities::is_valid(&value) {
+            return Err(Errno::EINVAL.into());
+        }
         served.set(&name, &value, flags)?;
         notify::report(&place.entry, linux::IN_ATTRIB);
         return Ok(0.into());
