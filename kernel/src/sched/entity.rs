@@ -94,8 +94,11 @@ pub struct SchedEntity {
     account: Account,
     /// In turns that a group pays for: a copy of its account.
     shared: Account,
-    /// The part of the parameters.
+    /// The part of the parameters, or of the thread's group.
     weight: Weight,
+    group_weight: Option<Weight>,
+    /// The thread's time when its group was last looked at, in nanoseconds.
+    pub looked_ns: u64,
     /// The rest of the time slice of `SCHED_RR`. A thread that is preempted or waits goes on with it.
     round_ns: u64,
     /// Its priority was raised during the turn: it has become the last of its equals, and does not go back before them.
@@ -129,6 +132,8 @@ impl SchedEntity {
             account,
             shared: account,
             weight: parameters.weight(),
+            group_weight: None,
+            looked_ns: 0,
             round_ns: ROUND_ROBIN_NS,
             is_last: false,
             ended_as: SliceEnd::Yielded,
@@ -156,6 +161,19 @@ impl SchedEntity {
         self.parameters
     }
 
+    /// The part of the thread in the processors, by its group, from the next turn on; none to have that of its nice
+    /// value.
+    pub fn set_group_weight(&mut self, weight: Option<Weight>) {
+        self.group_weight = weight;
+        self.weight = weight.unwrap_or(self.parameters.weight());
+    }
+
+    /// Whether it has a part by its group.
+    #[must_use]
+    pub const fn has_group_weight(&self) -> bool {
+        self.group_weight.is_some()
+    }
+
     /// Changes how the thread is scheduled; `is_running`: in the midst of a turn.
     pub fn set_parameters(&mut self, parameters: Parameters, now_ns: u64, is_running: bool) {
         if is_running {
@@ -163,7 +181,7 @@ impl SchedEntity {
         }
         let before = self.parameters;
         self.parameters = parameters;
-        self.weight = parameters.weight();
+        self.weight = self.group_weight.unwrap_or(parameters.weight());
         // Whoever is queued finds its place by the change of its priority.
         let is_other = before.policy != parameters.policy || before.realtime != parameters.realtime;
         self.is_last = is_running && is_other && parameters.realtime >= before.realtime;

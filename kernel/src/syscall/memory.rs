@@ -175,7 +175,10 @@ pub fn munmap(call: &mut Call<'_>) -> SyscallResult {
 pub fn mprotect(call: &mut Call<'_>) -> SyscallResult {
     const GROWS: u32 = linux::PROT_GROWSDOWN | linux::PROT_GROWSUP;
     let (start, length) = (call.word(0), call.word(1));
-    if length == 0 && start.is_multiple_of(PAGE_SIZE) && call.uint(2) & GROWS != GROWS {
+    if call.uint(2) & GROWS == GROWS {
+        return Err(Errno::EINVAL.into());
+    }
+    if length == 0 && start.is_multiple_of(PAGE_SIZE) {
         return Ok(0.into());
     }
     let protection = protection(call.uint(2) & !GROWS)?;
@@ -321,6 +324,9 @@ pub fn msync(call: &mut Call<'_>) -> SyscallResult {
     let Some(length) = call.word(1).checked_next_multiple_of(PAGE_SIZE) else { return Ok(0.into()) };
     let space = call.thread.space();
     let range = space.check_sync(call.word(0), length)?;
+    if flags & linux::MS_INVALIDATE != 0 && space.has_locked(&range) {
+        return Err(Errno::EBUSY.into());
+    }
     if flags & linux::MS_SYNC == 0 || !space.has_written(&range) {
         return Ok(0.into());
     }

@@ -96,6 +96,14 @@ const ROOTS: [TestRoot; 8] = [
         on_all: false,
     },
     TestRoot {
+        name: "served",
+        packages: "bash,coreutils,sed,grep,diffutils,util-linux,fuse3,fuse-overlayfs,squashfuse,squashfs-tools,\
+                   sshfs,openssh-client,openssh-sftp-server",
+        driver: &["bash", "-c"],
+        shells: &[("served", "bash")],
+        on_all: false,
+    },
+    TestRoot {
         name: "network",
         packages: "bash,coreutils,grep,sed,mawk,diffutils,curl,wget,busybox,nginx-light,redis-server,redis-tools,\
                    iproute2,netcat-openbsd,openssh-server,openssh-client,python3,git,hostname,iperf3,bind9-dnsutils",

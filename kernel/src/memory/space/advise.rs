@@ -181,6 +181,12 @@ impl Space {
         Ok(range)
     }
 
+    /// Whether a mapping in a range is locked.
+    pub fn has_locked(&self, range: &Range<usize>) -> bool {
+        let state = self.state.lock();
+        state.mappings.overlapping(range.clone()).any(|mapping| mapping.flags.contains(Flags::LOCKED))
+    }
+
     /// Whether a range has something that msync(2) stores: most objects are in memory only.
     pub fn has_written(&self, range: &Range<usize>) -> bool {
         self.next_written(range.clone()).is_some()
