@@ -70,7 +70,8 @@ impl LargeFrame {
     /// If it has no such page.
     pub fn copy(&self, number: usize, page: u64) {
         assert!(number < LARGE_FRAMES as usize);
-        let to = paging::direct_map::<u8>(machine().layout.physical(self.first)) as usize + number * PAGE_SIZE;
+        let to =
+            paging::direct_map::<u8>(machine().layout.physical(self.first)) as usize + number * PAGE_SIZE;
         // SAFETY: both are whole pages of the direct map, and the target is this value's own.
         let _ = unsafe { copy::copy_to(to, paging::direct_map(page), PAGE_SIZE) };
     }

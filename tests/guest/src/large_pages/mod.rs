@@ -26,6 +26,8 @@ crate::tests! {
     another_process_writes_into_a_large_page
     the_page_map_shows_one_block
     memory_counts_exactly
+    small_pages_become_a_large_one_when_asked
+    the_pool_of_large_pages_is_empty
 }
 
 const PAGE: usize = 4096;
@@ -492,5 +494,52 @@ fn memory_counts_exactly() -> Outcome {
     expect!(peak >= filled);
     memory.unmap(0, 4 * LARGE)?;
     expect!(resident()?.abs_diff(before) <= 64);
+    Ok(())
+}
+
+fn small_pages_become_a_large_one_when_asked() -> Outcome {
+    const COLLAPSE: i32 = 25;
+    let _policy = Policy::set("never")?;
+    let memory = Memory::new(3, false)?;
+    memory.fill();
+    // Pages of all kinds: copied by a child, not there, read only.
+    let child = spawn_child(|| {
+        memory.store(0, 9);
+        nix::unistd::pause();
+        0
+    })?;
+    memory.store(PAGE, mark(1));
+    memory.advise(2 * PAGE, PAGE, libc::MADV_DONTNEED)?;
+    memory.advise(3 * PAGE, PAGE, libc::MADV_DONTNEED)?;
+    expect_eq!(memory.load(3 * PAGE), 0);
+    memory.advise(PAGE, 3 * LARGE - 2 * PAGE, COLLAPSE)?;
+    expect_eq!(memory.large_kib()?, LARGE_KIB);
+    memory.advise(0, 3 * LARGE, COLLAPSE)?;
+    expect_eq!((memory.large_kib()?, memory.amount("Rss")?), (3 * LARGE_KIB, 3 * LARGE_KIB));
+    expect_eq!((memory.load(2 * PAGE), memory.load(3 * PAGE)), (0, 0));
+    memory.store(0, mark(0));
+    memory.check(0..2)?;
+    memory.check(4..3 * LARGE / PAGE)?;
+    nix::sys::signal::kill(child, Signal::SIGKILL).or_fail()?;
+    waitpid(child, None).or_fail()?;
+    memory.check(4..3 * LARGE / PAGE)?;
+    // Not where it must not be.
+    memory.advise(0, LARGE, libc::MADV_NOHUGEPAGE)?;
+    memory.advise(0, PAGE, libc::MADV_DONTNEED)?;
+    // SAFETY: in the mapping.
+    let refused = unsafe { libc::madvise(memory.at(0).cast(), LARGE, COLLAPSE) };
+    expect_eq!(Errno::result(refused), Err(Errno::EINVAL));
+    Ok(())
+}
+
+fn the_pool_of_large_pages_is_empty() -> Outcome {
+    expect_eq!(shown("/proc/meminfo", "HugePages_Total:")?, 0);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+    for (size, error) in [(0, Errno::ENOMEM), (21, Errno::ENOMEM), (24, Errno::EINVAL)] {
+        let flags = flags | size << libc::MAP_HUGE_SHIFT;
+        // SAFETY: a new mapping disturbs no object.
+        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), LARGE, RW, flags, -1, 0) };
+        expect_eq!(Errno::result(mapped as isize), Err(error));
+    }
     Ok(())
 }
