@@ -34,8 +34,7 @@ use crate::memory::gather::Gather;
 use crate::memory::space::resident;
 use crate::memory::{counters, deferred_free, frame};
 
-pub use large::{LargePlace, TakenTable, release as release_large};
-pub use owned::Owns;
+pub use large::{LargePlace, release as release_large};
 
 type PageTable = [AtomicU64; ENTRIES];
 
