@@ -4,13 +4,13 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use heddle_kernel_core::mapping::Flags;
 
-/// What `enabled` says.
+/// The memory that may get large pages: `enabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LargePolicy {
     /// All anonymous memory.
     Always,
-    /// What a program has asked for by `madvise(MADV_HUGEPAGE)`.
+    /// Memory for which a program has asked by `madvise(MADV_HUGEPAGE)`.
     Advised,
     /// None.
     Never,

@@ -70,7 +70,7 @@ impl From<FaultError> for Errno {
     }
 }
 
-/// What a fault may bring in.
+/// The pages that a fault may bring in.
 struct FaultPlan {
     /// Small pages, or a stack's growth.
     range: Range<usize>,
@@ -211,7 +211,7 @@ impl Space {
         self.try_fault(fault.address, access).map(|result| result.map_err(Errno::from))
     }
 
-    /// What a fault may bring in.
+    /// The pages that a fault may bring in.
     fn plan_fault(&self, address: usize, access: FaultAccess) -> Result<FaultPlan, FaultError> {
         let page = address & !(PAGE_SIZE - 1);
         let small = |range| Ok(FaultPlan { range, wants_large: false });

@@ -144,7 +144,7 @@ impl Space {
     ///
     /// # Errors
     /// `EINVAL` (memory that cannot have large pages, or in whose place there is nothing), `ENOMEM`; `EINTR` if the
-    /// caller is to die. What comes before the first such place has been done.
+    /// caller is to die. All that comes before the first such place has been done.
     pub(super) async fn collapse(
         &self,
         range: Range<usize>,

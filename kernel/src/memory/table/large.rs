@@ -55,7 +55,7 @@ impl LargePages for TableMachine {
     }
 }
 
-/// What is in the place of a large page whose address, or a part of it, the caller has locked.
+/// The contents of the place of a large page, of which the caller has a part locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LargePlace {
     /// Nothing: no page, and no table.
@@ -104,7 +104,7 @@ pub fn release(physical: u64) {
 }
 
 impl Root {
-    /// What is in the place of the large page around an address.
+    /// The contents of the place of the large page around an address.
     pub fn large_place(self, address: usize) -> LargePlace {
         let Some(slot) = self.middle(address) else { return LargePlace::Empty };
         let entry: PageTableEntry = load(slot);

@@ -1,4 +1,4 @@
-//! What only one root leads to.
+//! Pages and tables that only one root leads to.
 
 use core::ops::Range;
 

