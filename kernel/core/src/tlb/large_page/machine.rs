@@ -1,7 +1,10 @@
 //! A machine with one large page, of as many pages as a table has entries.
 
 use super::{LargeEntry, LargePages};
-pub use crate::tlb::leaf_table::machine::{ENTRIES, GARBAGE, Machine, Page, TestEntry};
+use crate::tlb::leaf_table::machine::Machine;
+pub use crate::tlb::leaf_table::machine::{ENTRIES, TestEntry};
+#[cfg(heddle_loom)]
+pub use crate::tlb::leaf_table::machine::{GARBAGE, Page};
 use crate::tlb::leaf_table::{Entry, Tables};
 use crate::tlb::sync::Mutex;
 
@@ -36,6 +39,7 @@ impl LargeMachine {
         self.machine.used()
     }
 
+    #[cfg(heddle_loom)]
     pub fn page(&self, physical: u64) -> &Page {
         self.machine.page(physical)
     }
