@@ -35,7 +35,7 @@ const VALIDATED: u32 = linux::MAP_SHARED_VALIDATE
     | linux::MAP_32BIT
     | (HUGE_SIZES[0] | HUGE_SIZES[1]) << linux::MAP_HUGE_SHIFT;
 
-/// The error that `MAP_HUGETLB` comes to: there are no file systems of large pages, and the pool of such pages is empty.
+/// The error that `MAP_HUGETLB` comes to: there are no file systems of large pages, and the pool of them is empty.
 const fn from_pool(flags: u32) -> Errno {
     let size = flags >> linux::MAP_HUGE_SHIFT & linux::MAP_HUGE_MASK;
     let is_known = size == 0 || size == HUGE_SIZES[0] || size == HUGE_SIZES[1];

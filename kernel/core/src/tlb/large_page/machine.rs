@@ -93,6 +93,10 @@ impl LargePages for LargeMachine {
 
     fn drop_mapper(&self, _: u64) -> bool {
         let mut mappers = self.mappers.lock();
+        assert!(
+            self.references(LARGE) > 0,
+            "the first page's frame is in use: the count is in its descriptor"
+        );
         mappers.count -= 1;
         mappers.count == 0
     }

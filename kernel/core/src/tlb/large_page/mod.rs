@@ -7,8 +7,8 @@
 //!   translation uses what the small ones say, until one of these is changed. The change is flushed where the page may
 //!   be cached, and a flush of one page drops the large translation that covers it.
 //! - Owners of different parts may split at once: the lock bit lets one in, and the others find its table.
-//! - Fork leaves the entry in both roots, without the right to store ([`share`]). The entries that lead to a large page,
-//!   its *mappers*, hold one reference to each of its pages together; an entry of a leaf table has its own.
+//! - Fork leaves the entry in both roots, without the right to store ([`share`]). The entries that lead to a large
+//!   page, its *mappers*, hold one reference to each of its pages together; an entry of a leaf table has its own.
 //! - A mapper that is the last, when nobody else has a reference to any of the pages, may store to all of them again
 //!   ([`take_over`]); it owns one page or more, and the mapping allows stores to all. This is the one change that an
 //!   owner of a part makes without a split. It is of no harm to those who forbid stores to another part meanwhile: they
@@ -71,11 +71,13 @@ pub fn split<T: LargePages>(tables: &T, slot: &AtomicU64) -> T::Entry {
     for (index, entry) in tables.entries(table).iter().enumerate() {
         entry.store(old.part(index).bits(), Ordering::Relaxed);
     }
-    let new = T::Entry::for_table(table);
-    store(slot, new);
+    // Before anybody finds the table: owners of other parts may free the pages then, and with the first of them its
+    // bookkeeping.
     if tables.drop_mapper(large) && !is_only {
         release_pages(tables, large);
     }
+    let new = T::Entry::for_table(table);
+    store(slot, new);
     new
 }
 
@@ -88,8 +90,8 @@ pub fn share<T: LargePages>(tables: &T, entry: T::Entry, from: &AtomicU64, to: &
     store(to, shared);
 }
 
-/// Gives an entry the right to store if nobody else has any page of its large page; `false` if somebody may have, or the
-/// page is being split. A page of it is locked, and the mapping allows stores to all of it.
+/// Gives an entry the right to store if nobody else has any page of its large page; `false` if somebody may have, or
+/// the page is being split. A page of it is locked, and the mapping allows stores to all of it.
 pub fn take_over<T: LargePages>(tables: &T, slot: &AtomicU64) -> bool {
     let old = load::<T::Entry>(slot);
     if !old.is_large() || old.is_replaced() {

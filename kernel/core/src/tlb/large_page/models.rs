@@ -169,6 +169,21 @@ fn a_right_that_is_forbidden_to_a_part_does_not_come_back_with_the_whole_large_p
 }
 
 #[test]
+fn a_part_that_goes_does_not_take_the_bookkeeping_of_a_large_page_with_it() {
+    run_alone(
+        |forked| forked.forbid(0, 1),
+        |forked| {
+            let table = split(&forked.machine, &forked.roots[0]);
+            let entry = &forked.machine.entries(table.address())[0];
+            let old = load::<TestEntry>(entry);
+            store(entry, TestEntry::EMPTY);
+            leaf_table::release(&forked.machine, old.address(), 0);
+        },
+        |forked| assert!(!forked.entry(0, 1).allows_stores()),
+    );
+}
+
+#[test]
 fn a_large_page_is_taken_over_when_the_other_root_has_left_it() {
     run(
         |forked| {
