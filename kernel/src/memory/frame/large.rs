@@ -4,8 +4,8 @@
 //! `unsafe` here: frames' contents through the direct map.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use heddle_kernel_core::frame::{LARGE_FRAMES, LARGE_ORDER, LargeRun};
 
@@ -158,4 +158,12 @@ pub fn free_whole(physical: u64) {
 /// The addresses of its pages.
 pub fn pages(physical: u64) -> impl Iterator<Item = u64> {
     (0..u64::from(LARGE_FRAMES)).map(move |number| physical + number * PAGE_SIZE as u64)
+}
+
+/// Whether a page of a large one, which its owner keeps, holds nothing but zeros at the moment.
+pub fn is_zero(page: u64) -> bool {
+    const WORDS: usize = PAGE_SIZE / size_of::<u64>();
+    // SAFETY: a whole page of the direct map, which the caller keeps in use; an atomic word may have any value.
+    let words = unsafe { &*paging::direct_map::<[AtomicU64; WORDS]>(page) };
+    words.iter().all(|word| word.load(Relaxed) == 0)
 }

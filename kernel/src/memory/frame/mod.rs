@@ -26,7 +26,7 @@ use crate::memory::raw::FrameSlice;
 use crate::sync::SpinLock;
 
 pub use large::{LARGE_BYTES, LargeFrame, large_bytes};
-pub(super) use large::{add_mapper, drop_mapper, free_whole, is_whole, mappers, pages, take_table};
+pub(super) use large::{add_mapper, drop_mapper, free_whole, is_whole, is_zero, mappers, pages, take_table};
 
 /// The most frames that only small allocations of the kernel's heap may use.
 const EMERGENCY_FRAMES_MAX: usize = 64;

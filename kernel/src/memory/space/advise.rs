@@ -45,7 +45,11 @@ impl Space {
             linux::MADV_DODUMP => self.flag(range, Flags::NOT_DUMPED, false).await,
             linux::MADV_HUGEPAGE => self.flag_pages(range, Flags::LARGE_PAGES, Flags::SMALL_PAGES).await,
             linux::MADV_NOHUGEPAGE => self.flag_pages(range, Flags::SMALL_PAGES, Flags::LARGE_PAGES).await,
-            linux::MADV_COLLAPSE => self.collapse(range, is_dying).await,
+            linux::MADV_COLLAPSE => {
+                let collapsed = self.collapse(range.clone(), is_dying).await;
+                self.is_mapped(range)?;
+                collapsed
+            }
             linux::MADV_POPULATE_READ => self.populate(range, false, is_dying).await,
             linux::MADV_POPULATE_WRITE => self.populate(range, true, is_dying).await,
             linux::MADV_NORMAL

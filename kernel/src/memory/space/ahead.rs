@@ -62,6 +62,11 @@ impl FaultAhead {
         self.place(next).store(next | count, Ordering::Relaxed);
     }
 
+    /// The walk that would go on at `page` is over.
+    pub fn forget(&self, page: usize) {
+        self.place(page).store(0, Ordering::Relaxed);
+    }
+
     /// Whether a large page may come at the first touch of its start.
     pub fn has_earned(&self) -> bool {
         self.earned.load(Ordering::Relaxed) != 0

@@ -152,7 +152,11 @@ impl Space {
     }
 
     async fn wait_and_fault(&self, address: usize, access: FaultAccess) -> Result<(), FaultError> {
-        let plan = self.plan_fault(address, access)?;
+        let mut plan = self.plan_fault(address, access)?;
+        if plan.wants_large && !self.deserves_large(address & !(PAGE_SIZE - 1)) {
+            // The walk is over, so that little comes, or a large page that the space has earned.
+            plan = self.plan_fault(address, access)?;
+        }
         let _guard = self.lock.lock(plan.locked()).await?;
         if plan.wants_large && self.bring_in_large(address & !(PAGE_SIZE - 1)).await? {
             return Ok(());

@@ -8,7 +8,8 @@
 //! Memory that nobody asked for is given with care, as [`ahead`](super::ahead) does: to a walk that comes to the start
 //! of a large page, or, at the first touch of such a start, to a space that has earned it. It earns one large page each
 //! time that a walk comes from the place of one to the next: so a buffer that is filled again and again is large from
-//! its beginning, and a program that touches a little here and there gets what it touches.
+//! its beginning. Whether a program has filled a large page or only touched its start does not show in faults; so the
+//! walk goes on only if there is something in the last page of the one before.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -106,6 +107,35 @@ impl Space {
         matches!(self.root().large_place(address), LargePlace::Large(entry) if entry.is_writable())
     }
 
+    /// Whether a store to a page that [`Self::wants_large`] should bring a large page in, seen from what has become of
+    /// the one before. If not, a walk is over.
+    pub(super) fn deserves_large(&self, page: usize) -> bool {
+        let is_asked_for = {
+            let state = self.state.lock();
+            state.mappings.get(page).is_some_and(|mapping| mapping.flags.contains(Flags::LARGE_PAGES))
+        };
+        if is_asked_for
+            || self.ahead.pages(page) < PAGES_MAX
+            || self.is_filled(page.saturating_sub(LARGE_BYTES))
+        {
+            return true;
+        }
+        self.ahead.forget(page);
+        false
+    }
+
+    /// Whether the large page at an address has something in its last page, or there are small ones, each of which a
+    /// walk has touched or brought. Unknown is no.
+    fn is_filled(&self, address: usize) -> bool {
+        let large = large_around(address);
+        let Ok(Some(_guard)) = self.lock.try_lock(large.clone()) else { return false };
+        match self.root().large_place(address) {
+            LargePlace::Large(entry) => !frame::is_zero(entry.part(large.end - PAGE_SIZE).physical()),
+            LargePlace::Table => true,
+            LargePlace::Empty => false,
+        }
+    }
+
     /// Brings a large page in around a page that a store has missed, with all of its addresses locked. `false` if there
     /// is none, or it has no place any more.
     pub(super) async fn bring_in_large(&self, page: usize) -> Result<bool, Errno> {
@@ -143,21 +173,25 @@ impl Space {
     /// Makes large pages of the small ones in a range: `MADV_COLLAPSE`.
     ///
     /// # Errors
-    /// `EINVAL` (memory that cannot have large pages, or in whose place there is nothing), `ENOMEM`; `EINTR` if the
-    /// caller is to die. All that comes before the first such place has been done.
+    /// `EINVAL` (a place that cannot have a large page, or has nothing; the others have been done), `ENOMEM`; `EINTR` if
+    /// the caller is to die.
     pub(super) async fn collapse(
         &self,
         range: Range<usize>,
         is_dying: &(impl Fn() -> bool + Sync),
     ) -> Result<(), Errno> {
         let first = range.start.next_multiple_of(LARGE_BYTES);
+        let mut result = Ok(());
         for start in (first..range.end & !(LARGE_BYTES - 1)).step_by(LARGE_BYTES) {
             if is_dying() {
                 return Err(Errno::EINTR);
             }
-            self.collapse_one(start..start + LARGE_BYTES).await?;
+            match self.collapse_one(start..start + LARGE_BYTES).await {
+                Err(Errno::EINVAL) => result = Err(Errno::EINVAL),
+                done => done?,
+            }
         }
-        Ok(())
+        result
     }
 
     /// Nobody is in the place while its pages are copied: who comes waits for the lock, and CPUs have forgotten it.

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 
-use crate::harness::{OrFail, Outcome, in_child, spawn_child};
+use crate::harness::{OrFail, Outcome, in_child, is_heddle, skip, spawn_child};
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -17,6 +17,7 @@ crate::tests! {
     memory_that_asks_gets_large_pages
     memory_that_does_not_ask_gets_none_without_a_policy
     memory_that_is_filled_in_order_gets_large_pages
+    memory_of_which_only_starts_are_touched_gets_few
     a_process_can_do_without
     parts_go_their_own_way
     rights_change_for_a_part_and_for_the_whole
@@ -265,6 +266,22 @@ fn memory_that_is_filled_in_order_gets_large_pages() -> Outcome {
     memory.check(0..4 * LARGE / PAGE)
 }
 
+fn memory_of_which_only_starts_are_touched_gets_few() -> Outcome {
+    if !is_heddle() {
+        skip("Linux gives a large page for each touch");
+        return Ok(());
+    }
+    const COUNT: usize = 40;
+    let _policy = Policy::set("always")?;
+    let memory = Memory::new(COUNT, false)?;
+    // A walk that has got a large page, and goes no further.
+    (0..LARGE / PAGE + 1).for_each(|page| memory.store(page * PAGE, mark(page)));
+    expect_eq!(memory.large_kib()?, LARGE_KIB);
+    (2..COUNT).for_each(|number| memory.store(number * LARGE, 1));
+    expect!(memory.large_kib()? <= 3 * LARGE_KIB);
+    Ok(())
+}
+
 /// The number behind a name at the start of a line.
 fn shown(path: &str, name: &str) -> Result<u64, String> {
     let text = fs::read_to_string(path).or_fail()?;
@@ -404,6 +421,19 @@ fn a_parent_writes_when_its_child_is_gone() -> Outcome {
         expect_eq!(memory.load(0), round);
     }
     expect_eq!(memory.amount("Rss")?, LARGE_KIB);
+    // The page is whole again, unless the child's memory went too late.
+    let mut is_whole = false;
+    for _ in 0..8 {
+        let memory = Memory::new(1, true)?;
+        memory.fill();
+        expect!(matches!(in_child(|| 0)?, WaitStatus::Exited(_, 0)));
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        memory.store(0, mark(0));
+        memory.store(LARGE - PAGE, mark(511));
+        memory.check(0..512)?;
+        is_whole |= memory.large_kib()? == LARGE_KIB;
+    }
+    expect!(is_whole);
     // A child that keeps a page of its own leaves the others to the parent.
     expect!(matches!(
         in_child(|| {
