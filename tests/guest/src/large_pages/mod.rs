@@ -267,11 +267,11 @@ fn memory_that_is_filled_in_order_gets_large_pages() -> Outcome {
 }
 
 fn memory_of_which_only_starts_are_touched_gets_few() -> Outcome {
+    const COUNT: usize = 40;
     if !is_heddle() {
         skip("Linux gives a large page for each touch");
         return Ok(());
     }
-    const COUNT: usize = 40;
     let _policy = Policy::set("always")?;
     let memory = Memory::new(COUNT, false)?;
     // A walk that has got a large page, and goes no further.
