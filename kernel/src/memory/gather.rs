@@ -97,8 +97,7 @@ impl Gather {
         if level == 0 && !entry.is_counted() {
             return;
         }
-        // Physical addresses of pages leave the low bits free for the level.
-        let word = entry.physical() | level as u64;
+        let word = deferred_free::entry_word(entry, level);
         match self.length.checked_sub(INLINE) {
             None => self.inline[self.length] = word,
             Some(at) => {

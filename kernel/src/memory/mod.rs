@@ -20,6 +20,7 @@ pub mod frame;
 mod gather;
 pub mod heap;
 pub mod isolation;
+pub mod large_policy;
 pub mod oom;
 pub mod overcommit;
 pub mod process_pages;

@@ -173,6 +173,7 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
         space.set_layout(SpaceLayout::FIXED);
     }
     thread.process.limits().limit_space(&space);
+    space.set_large_pages_off(thread.process.huge_pages_are_off());
     let base = match program.image.kind {
         ImageKind::Fixed => 0,
         ImageKind::PositionIndependent => {

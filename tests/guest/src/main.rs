@@ -34,6 +34,7 @@ mod inotify;
 mod ipc;
 mod keys;
 mod landlock;
+mod large_pages;
 mod leases;
 mod listing;
 mod memory;
@@ -107,6 +108,8 @@ const FAMILIES: &[&[Test]] = &[
     descriptor::TESTS,
     ranges::TESTS,
     memory::TESTS,
+    large_pages::TESTS,
+    large_pages::stress::TESTS,
     memory_limits::TESTS,
     mempolicy::TESTS,
     mounts::TESTS,

@@ -34,8 +34,8 @@ pub const HEDDLE_USER: Side = Side { name: "heddle-user", argument: Some((KEY_IS
 /// Heddle with all programs in one slot, so that each switch changes the page table.
 pub const HEDDLE_ONE_SLOT: Side =
     Side { name: "heddle-one-slot", argument: Some((KEY_SLOTS, "1")), ..HEDDLE };
-/// Heddle as on a processor with PCID, but that loads of page tables flush: what it costs in instructions, and what would
-/// be kept.
+/// Heddle as on a processor with PCID, but that loads of page tables flush: what it costs in instructions, and what
+/// would be kept.
 pub const HEDDLE_TAGS: Side = Side { name: "heddle-tags", argument: Some((KEY_PCID, "dry-run")), ..HEDDLE };
 /// Heddle with one lock in place of each range lock.
 pub const HEDDLE_ONE_LOCK: Side =

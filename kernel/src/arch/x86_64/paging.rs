@@ -62,6 +62,8 @@ impl PageTableEntry {
     const USER: u64 = 1 << 2;
     const ACCESSED: u64 = 1 << 5;
     const DIRTY: u64 = 1 << 6;
+    /// In an entry of a table above the leaf tables: it leads to a large page.
+    const LARGE: u64 = 1 << 7;
     const GLOBAL: u64 = 1 << 8;
     /// Ignored by the processor: the frame is counted, and the entry holds one reference.
     const COUNTED: u64 = 1 << 9;
@@ -104,6 +106,39 @@ impl PageTableEntry {
     pub const fn table(physical: u64, write: bool) -> Self {
         let bits = physical | Self::PRESENT | Self::USER | Self::ACCESSED;
         Self(if write { bits | Self::WRITE } else { bits })
+    }
+
+    /// An entry for a large page of a program's own memory, which holds a reference to it. Nothing is executed from
+    /// large pages: some processors cannot bear to have an instruction's page cached in two sizes, as it may be after a
+    /// split.
+    #[must_use]
+    pub const fn large_page(physical: u64, write: bool) -> Self {
+        Self(Self::page(physical, Rights { write, execute: false }, true, false).0 | Self::LARGE)
+    }
+
+    /// Whether an entry of a table above the leaf tables leads to a large page.
+    #[must_use]
+    pub const fn is_large(self) -> bool {
+        self.0 & Self::LARGE != 0
+    }
+
+    /// The entry of a leaf table for the page at an address, in place of an entry for the large page that it lies in.
+    #[must_use]
+    pub const fn part(self, address: usize) -> Self {
+        let offset = (address & (span(1) - 1) & !(PAGE_SIZE - 1)) as u64;
+        Self((self.0 & !(Self::LARGE | Self::LOCKED)) + offset)
+    }
+
+    /// The entry for the large page whose first page this entry of a leaf table is for; [`Self::part`] turned around.
+    #[must_use]
+    pub const fn large(self) -> Self {
+        Self(self.0 | Self::LARGE)
+    }
+
+    /// Whether an entry of a table above the leaf tables leads to a leaf table of which entries can be changed.
+    #[must_use]
+    pub const fn is_own_table(self) -> bool {
+        self.0 & (Self::LARGE | Self::WRITE) == Self::WRITE
     }
 
     /// Whether it leads to something, hidden or not.
@@ -423,9 +458,6 @@ fn map(range: core::ops::Range<usize>, zeroed_frame: fn() -> Option<u64>) -> boo
 /// The part of physical memory that entry.s maps directly on every processor.
 pub(super) const BOOT_MAP_BYTES: u64 = 4 << 30;
 const GIB: u64 = 1 << 30;
-/// Leaves that map 2 MiB or 1 GiB.
-const LARGE: u64 = 1 << 7;
-
 /// The end of the direct map.
 pub(super) fn direct_map_end() -> u64 {
     DIRECT_MAP_END.load(Ordering::Relaxed)
@@ -454,7 +486,7 @@ pub(super) fn extend_direct_map(tables: u64, table_bytes: u64) {
         | PageTableEntry::NO_EXECUTE
         | PageTableEntry::ACCESSED
         | PageTableEntry::DIRTY
-        | LARGE;
+        | PageTableEntry::LARGE;
     let count = table_bytes / PAGE_SIZE as u64;
     for number in 0..count {
         let table = tables + number * PAGE_SIZE as u64;

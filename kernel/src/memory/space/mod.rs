@@ -21,6 +21,7 @@ mod brk;
 mod dump;
 mod fault;
 mod fork;
+mod large;
 mod layout;
 mod limits;
 mod list;
