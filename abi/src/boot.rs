@@ -49,8 +49,9 @@ pub const KEY_ISOLATION: &str = "heddle.isolation";
 /// lock.
 pub const KEY_SPACE_LOCK: &str = "heddle.space-lock";
 
-/// `heddle.pcid=on|off`: whether processors keep the translations of whole spaces that they don't use, where they
-/// can; off by default.
+/// `heddle.pcid=on|off|dry-run`: whether processors keep the translations of page tables that they don't use, where
+/// they can; off by default. A dry run does all that this takes on any processor, and flushes at each load
+/// nevertheless.
 pub const KEY_PCID: &str = "heddle.pcid";
 
 /// `heddle.clearcpuid=FEATURE[,FEATURE…]`: features that the kernel does not use although the processor has them, by
@@ -100,7 +101,7 @@ pub const KEY_STRETCH: &str = "heddle.stretch-us";
 /// The keys that a user may pass by hand, each with the values that it takes; `None` stands for a decimal number.
 pub const USER_KEYS: [(&str, Option<&[&str]>); 8] = [
     (KEY_SPACE_LOCK, Some(&["ranges", "one"])),
-    (KEY_PCID, Some(&["on", "off"])),
+    (KEY_PCID, Some(&["on", "off", "dry-run"])),
     (
         KEY_CLEAR_CPUID,
         Some(&["smap", "xsave", "smap,xsave", "x2apic", "tsc_deadline_timer", "invpcid", "kvm"]),

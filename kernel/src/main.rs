@@ -86,6 +86,8 @@ fn initialize() -> Result<(), error::Errno> {
     memory::start()?;
     keep_timers()?;
     sched::spawn(sched::Priority::KERNEL, process::load::keep())?;
+    sched::spawn(sched::Priority::KERNEL, process::control_group::memory::enforce())?;
+    sched::spawn(sched::Priority::KERNEL, process::control_group::cpu::keep())?;
     memory::reclaim::register(fs::drain_caches);
     memory::reclaim::register(net::namespace::drain);
     memory::reclaim::register(net::collector::collect);

@@ -12,9 +12,10 @@ use crate::measure::report;
 
 const WORKLOADS: &str = include_str!("spaces.sh");
 /// The counters that are reported.
-const COUNTERS: [&str; 8] = [
+const COUNTERS: [&str; 9] = [
     "switches",
     "page_table_changes",
+    "page_tables_kept",
     "flushes_all",
     "flushes_fork",
     "flushes_exit",

@@ -44,7 +44,7 @@ fn counters() -> Vec<(String, u64)> {
     };
     let counter = |line: &str| {
         let (name, value) = line.split_once(' ')?;
-        let is_meant = name == "switches" || name == "page_table_changes" || name.starts_with("flushes");
+        let is_meant = name == "switches" || name.starts_with("page_table") || name.starts_with("flushes");
         is_meant.then_some((name.to_owned(), value.parse().ok()?))
     };
     text.lines().filter_map(counter).collect()

@@ -126,7 +126,7 @@ mod paging {
     const _: unsafe fn(u64) = offered::load_root;
     const _: fn() -> bool = offered::has_tags;
     const _: fn() -> bool = offered::forgets_elsewhere;
-    const _: fn() -> Abilities = offered::use_tags;
+    const _: fn(bool) -> Abilities = offered::use_tags;
     const _: unsafe fn(u16, usize) = offered::flush_tagged_page;
     const _: unsafe fn(u64, u16, bool) = offered::load_tagged_root;
     const _: fn(usize) = offered::flush_page;

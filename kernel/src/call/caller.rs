@@ -17,8 +17,9 @@ use crate::memory::Space;
 use crate::memory::user::PageFault;
 use crate::memory::values as user;
 use crate::process::Thread;
+use crate::process::futex::Donation;
 use crate::sched::Budget;
-use crate::wait::node::{Interrupted, WaitKind, WaitNode, Waiter};
+use crate::wait::node::{AwaitedThread, Interrupted, WaitKind, WaitNode, Waiter};
 use crate::wait::operation::{Agent, Operation, Started, WaitOptions, pace};
 use crate::wait::queue::Watch;
 use crate::wait::{engine, operation};
@@ -175,6 +176,15 @@ impl Waiter for Caller {
 
     fn is_withdrawn(&self) -> bool {
         matches!(self, Self::Request(request) if request.is_interrupted(WaitKind::Interruptible))
+    }
+
+    type Donation = Donation;
+
+    fn donate(&self, server: AwaitedThread) -> Option<Donation> {
+        match self {
+            Self::Thread(thread) => Donation::begin(thread, server),
+            Self::Request(_) => None,
+        }
     }
 }
 

@@ -4,7 +4,9 @@
 //! A group keeps its nodes until it is removed, since they have owners, permissions and marks of inotify(7). An entry
 //! belongs to its node and lives as long as somebody uses it.
 
+mod cpu;
 mod file;
+mod memory;
 mod table;
 
 use alloc::sync::{Arc, Weak};

@@ -5,9 +5,9 @@ use core::sync::atomic::Ordering;
 use heddle_kernel_core::cgroup::{Controllers, GroupLimit, RequestError};
 use heddle_kernel_core::signal::{Information, Signal};
 
-use crate::arch::cpu;
-use crate::cgroupfs::check_move;
+use crate::arch;
 use crate::cgroupfs::file::{Showing, WriteProgress, Writing};
+use crate::cgroupfs::{check_move, cpu, memory};
 use crate::error::Errno;
 use crate::process::control_group::{self, ControlGroup, EventFile, freeze, move_process};
 use crate::process::{Process, table};
@@ -49,6 +49,14 @@ impl GroupFile {
         Self { controller: Controllers::PIDS, ..self }
     }
 
+    const fn of_cpu(self) -> Self {
+        Self { controller: Controllers::CPU, ..self }
+    }
+
+    const fn of_memory(self) -> Self {
+        Self { controller: Controllers::MEMORY, ..self }
+    }
+
     const fn with_events(self, event: Event) -> Self {
         Self { event: Some(event), ..self }
     }
@@ -71,7 +79,23 @@ pub(super) static FILES: &[GroupFile] = &[
     GroupFile::new(b"cgroup.subtree_control", Some(show_enabled), Some(store_enabled)).on_root(),
     GroupFile::new(b"cgroup.threads", Some(show_threads), Some(store_threads)).on_root(),
     GroupFile::new(b"cgroup.type", Some(show_kind), Some(store_kind)),
+    GroupFile::new(b"cpu.max", Some(cpu::show_max), Some(cpu::store_max)).of_cpu(),
     GroupFile::new(b"cpu.stat", Some(show_usage), None).on_root(),
+    GroupFile::new(b"cpu.weight", Some(cpu::show_weight), Some(cpu::store_weight)).of_cpu(),
+    GroupFile::new(b"cpu.weight.nice", Some(cpu::show_nice), Some(cpu::store_nice)).of_cpu(),
+    GroupFile::new(b"memory.current", Some(memory::show_current), None).of_memory(),
+    GroupFile::new(b"memory.events", Some(memory::show_events), None)
+        .of_memory()
+        .with_events(|group| &group.memory_events[0]),
+    GroupFile::new(b"memory.events.local", Some(memory::show_own_events), None)
+        .of_memory()
+        .with_events(|group| &group.memory_events[1]),
+    GroupFile::new(b"memory.max", Some(memory::show_max), Some(memory::store_max)).of_memory(),
+    GroupFile::new(b"memory.oom.group", Some(memory::show_whole), Some(memory::store_whole)).of_memory(),
+    GroupFile::new(b"memory.peak", Some(memory::show_peak), None).of_memory(),
+    GroupFile::new(b"memory.stat", Some(memory::show_stat), None).of_memory(),
+    GroupFile::new(b"memory.swap.current", Some(memory::show_swap), None).of_memory(),
+    GroupFile::new(b"memory.swap.max", Some(memory::show_swap_max), Some(memory::store_swap_max)).of_memory(),
     GroupFile::new(b"pids.current", Some(show_tasks), None).of_pids(),
     GroupFile::new(b"pids.events", Some(show_refusals), None)
         .of_pids()
@@ -338,7 +362,7 @@ fn store_tasks_max(writing: Writing<'_>) -> Result<WriteProgress, Errno> {
 fn show_usage(showing: &mut Showing<'_>) -> Result<Option<u64>, Errno> {
     let [mut user, mut system] = showing.sums;
     if showing.group.is_root() {
-        for each in (0..cpu::count()).map(usage::of_cpu) {
+        for each in (0..arch::cpu::count()).map(usage::of_cpu) {
             (user, system) = (user + each.user_ns, system + each.system_ns);
         }
         return write_usage(showing, user, system);

@@ -10,12 +10,14 @@ use virtio_drivers::transport::{DeviceType, Transport};
 
 use crate::arch::interrupt;
 use crate::device::virtio;
-use crate::device::virtio::{Exchange, Registers};
+use crate::device::virtio::Registers;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::sched::detour;
 
-pub use crate::device::virtio::GiveUp;
+pub use crate::device::virtio::{
+    BATCH_MAX, Batch, Exchange, GiveUp, SMALL_BYTES, exchange_counters as counters,
+};
 
 /// Bytes of a message, at most.
 pub const MESSAGE_BYTES: usize = 64 << 10;

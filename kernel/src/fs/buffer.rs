@@ -88,6 +88,12 @@ impl<'a> IoBuffer<'a> {
         }
     }
 
+    /// Whether its bytes come from another file, by splice(2) or a call like it.
+    #[must_use]
+    pub const fn is_spliced(&self) -> bool {
+        matches!(self.target, BufferTarget::KernelIn(_))
+    }
+
     /// A kernel buffer to be read from.
     #[must_use]
     pub fn kernel_in(bytes: &'a [u8]) -> Self {

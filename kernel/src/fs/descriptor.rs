@@ -291,21 +291,28 @@ impl DescriptorTable {
                 closed
             };
             if let Some(closed) = closed {
-                closed.open.release_locks(pid);
+                // Nobody is there to hear of an error.
+                let _ = closed.open.closed_by(pid);
                 drop(closed);
                 budget.step(CLOSE_COST).await;
             }
         }
     }
 
-    /// Takes away the byte-range locks that a process holds on the files in the table: at its end.
-    pub async fn release_locks(&self, pid: i32) {
+    /// Does for the files in the table what a close does: at the end of a process, whose number this is. Unless it was
+    /// the last with this table they stay open, and only its locks go.
+    pub async fn closed_by(&self, pid: i32, is_last: bool) {
         let (mut index, mut budget) = (0, Budget::new());
         while let Some(next) = self.next_in_use(index) {
             index = next + 1;
             let open = self.slots.lock().all.get(next).and_then(Option::as_ref).map(|slot| slot.open.clone());
             if let Some(open) = open {
-                open.release_locks(pid);
+                if is_last {
+                    // Nobody is there to hear of an error.
+                    let _ = open.closed_by(pid);
+                } else {
+                    open.release_locks(pid);
+                }
                 drop(open);
                 budget.step(1).await;
             }

@@ -15,7 +15,7 @@ use crate::fs::acl::AclKind;
 use crate::fs::lease::FileLeases;
 use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
-use crate::fs::xattr::Extended;
+use crate::fs::xattr::{Extended, ServedAttributes};
 use crate::fs::{Dentry, File, Path, StatusFlags};
 use crate::process::{Credentials, Thread};
 
@@ -385,6 +385,22 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::EPERM)
     }
 
+    /// As [`Inode::rename`], and leaves a whiteout in the old place, which `creation` describes.
+    ///
+    /// # Errors
+    /// As there; `EINVAL`: the file system has no whiteouts.
+    fn rename_for_whiteout(
+        &self,
+        entry: &Arc<Dentry>,
+        to: &Arc<Dentry>,
+        name: &[u8],
+        how: Rename,
+        creation: &Creation<'_>,
+    ) -> Result<(), Errno> {
+        let _ = (entry, to, name, how, creation);
+        Err(Errno::EINVAL)
+    }
+
     /// Where this symbolic link leads, for `thread`.
     ///
     /// # Errors
@@ -430,6 +446,11 @@ pub trait Inode: Any + Send + Sync {
 
     /// The extended attributes, if the file system keeps any.
     fn extended(&self) -> Option<&Extended> {
+        None
+    }
+
+    /// The same, where a program keeps them.
+    fn served_attributes(&self) -> Option<&dyn ServedAttributes> {
         None
     }
 

@@ -190,6 +190,17 @@ impl OpenFile {
         self.holds_mount && self.place.as_ref().is_some_and(|place| place.mount.is_read_only())
     }
 
+    /// A process has closed a descriptor of the file: a program that serves it hears so, and what the process holds on
+    /// it goes. Waits for that program, without a spinlock.
+    ///
+    /// # Errors
+    /// The program's, which close(2) returns.
+    pub fn closed_by(&self, pid: i32) -> Result<(), Errno> {
+        let flushed = if self.file.lingers() { self.file.flush() } else { Ok(()) };
+        self.release_locks(pid);
+        flushed
+    }
+
     /// Takes away what a process holds on the file, since it has closed a descriptor of it: byte-range locks, and the
     /// wish to hear of a message queue.
     pub fn release_locks(&self, pid: i32) {

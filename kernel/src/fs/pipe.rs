@@ -3,6 +3,7 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt::Write;
+use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::{general as linux, ioctl};
 
 use crate::call::Call;
@@ -14,9 +15,9 @@ use crate::fs::inode::Contents;
 use crate::fs::offer::{OFFER_BYTES, OfferPlace, ReadOffer};
 use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, setup};
 use crate::memory::fallible;
-use crate::process::Credentials;
+use crate::process::{Credentials, running};
 use crate::sync::{SpinGuard, SpinLock};
-use crate::wait::node::WaitNode;
+use crate::wait::node::{AwaitedThread, ThreadMark, WaitNode};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// The capacity of a pipe in bytes unless `F_SETPIPE_SZ` says otherwise.
@@ -32,6 +33,9 @@ pub struct Pipe {
     queue: WaitQueue,
     /// It is a FIFO: opening one end waits for the other.
     named: bool,
+    /// The threads that wrote and read last, by their marks, whom the other side awaits.
+    writer: AtomicU64,
+    reader: AtomicU64,
 }
 
 struct PipeState {
@@ -76,7 +80,9 @@ impl Pipe {
             reader_openings: 0,
             writer_openings: 0,
         };
-        fallible::try_arc(Self { state: SpinLock::new(state), queue: WaitQueue::new(), named })
+        let (writer, reader) = (AtomicU64::new(0), AtomicU64::new(0));
+        let state = SpinLock::new(state);
+        fallible::try_arc(Self { state, queue: WaitQueue::new(), named, writer, reader })
     }
 
     /// Opens an end; with `O_RDWR` both.
@@ -250,6 +256,7 @@ impl File for PipeEnd {
         let moved = moved?;
         let wakes = state.bytes.room() >= ATOMIC_BYTES;
         drop(state);
+        self.pipe.reader.store(running::mark().0, Ordering::Relaxed);
         if wakes {
             self.pipe.queue.wake(Events::OUT | Events::WRNORM);
         }
@@ -265,6 +272,7 @@ impl File for PipeEnd {
         if wanted == 0 {
             return Ok(0);
         }
+        self.pipe.writer.store(running::mark().0, Ordering::Relaxed);
         let room = state.bytes.room();
         if room == 0 || wanted <= ATOMIC_BYTES && room < wanted {
             return Err(TryError::WouldBlock);
@@ -300,6 +308,10 @@ impl File for PipeEnd {
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         if let Some(watch) = watch {
             self.pipe.queue.watch_to_take(watch, events)?;
+            watch.awaits(|| {
+                let awaited = if self.reads { &self.pipe.writer } else { &self.pipe.reader };
+                AwaitedThread { mark: ThreadMark(awaited.load(Ordering::Relaxed)), is_chosen: false }
+            });
         }
         let mut state = self.pipe.state.lock();
         if state.offer.is_taken() && self.reads && watch.is_some_and(Watch::is_exclusive) {

@@ -19,6 +19,33 @@ pub const CAPABILITY: &[u8] = b"security.capability";
 /// Names that begin so are for the privileged only, who alone see them listed.
 pub const TRUSTED: &[u8] = b"trusted.";
 
+/// A server's answer about an attribute.
+pub enum ServedValue {
+    /// Its bytes.
+    Bytes(Vec<u8>),
+    /// How many there are, to whoever has room for none.
+    Length(usize),
+}
+
+/// The extended attributes of a file that a program serves, which keeps them as it likes. Each call asks it.
+///
+/// # Errors
+/// The program's; `EOPNOTSUPP` where it knows of no attributes.
+#[allow(clippy::missing_errors_doc, reason = "they are those above")]
+pub trait ServedAttributes {
+    /// A value, which may have so many bytes.
+    fn get(&self, name: &[u8], room: usize) -> Result<ServedValue, Errno>;
+
+    /// The names, each with a zero byte behind it.
+    fn list(&self, room: usize) -> Result<ServedValue, Errno>;
+
+    /// Sets one; `flags` are those of setxattr(2).
+    fn set(&self, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno>;
+
+    /// Takes one away.
+    fn remove(&self, name: &[u8]) -> Result<(), Errno>;
+}
+
 struct Attribute {
     name: Box<[u8]>,
     value: Box<[u8]>,

@@ -34,12 +34,19 @@ pub static TABLES_SHARED: Counter = Counter::new(0);
 /// Shared leaf tables that were copied after all.
 pub static TABLES_COPIED: Counter = Counter::new(0);
 
+/// Large pages that a fault brought in, and faults that were to and found none.
+pub static LARGE_FAULTS: Counter = Counter::new(0);
+pub static LARGE_FALLBACKS: Counter = Counter::new(0);
+/// Entries for large pages that were split, and that fork shared.
+pub static LARGE_SPLITS: Counter = Counter::new(0);
+pub static LARGE_SHARED: Counter = Counter::new(0);
+
 /// Ranges of files that were held for a transfer, and how many of these had to wait for another.
 pub static FILE_RANGES: Counter = Counter::new(0);
 pub static FILE_RANGE_WAITS: Counter = Counter::new(0);
 
 /// All counters by name.
-pub fn all() -> [(&'static str, u64); 16] {
+pub fn all() -> [(&'static str, u64); 20] {
     let value = |counter: &Counter| counter.load(Ordering::Relaxed);
     [
         ("switches", value(&SWITCHES)),
@@ -56,6 +63,10 @@ pub fn all() -> [(&'static str, u64); 16] {
         ("copies", value(&COPIES)),
         ("tables_shared", value(&TABLES_SHARED)),
         ("tables_copied", value(&TABLES_COPIED)),
+        ("large_faults", value(&LARGE_FAULTS)),
+        ("large_fallbacks", value(&LARGE_FALLBACKS)),
+        ("large_splits", value(&LARGE_SPLITS)),
+        ("large_shared", value(&LARGE_SHARED)),
         ("file_ranges", value(&FILE_RANGES)),
         ("file_range_waits", value(&FILE_RANGE_WAITS)),
     ]

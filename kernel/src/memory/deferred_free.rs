@@ -28,6 +28,8 @@ pub const TAG_ROOT: u64 = LEVELS as u64;
 /// Tag of the table of a slot, with the slot's number in the bits from [`SLOT_SHIFT`] on: with the table, its
 /// remnants in CPUs' roots and a claim of the slot go.
 pub const TAG_SLOT: u64 = LEVELS as u64 + 1;
+/// Tag of a large page.
+const TAG_LARGE: u64 = LEVELS as u64 + 2;
 const TAG_MASK: u64 = 7;
 /// Above all bits of a physical address.
 const SLOT_SHIFT: u32 = 52;
@@ -67,7 +69,7 @@ impl DeferredFree {
 
 /// Whether a word leads to a table, into which a CPU may look until it has flushed, and not to a page.
 fn is_table(word: u64) -> bool {
-    word & TAG_MASK != 0
+    !matches!(word & TAG_MASK, 0 | TAG_LARGE)
 }
 
 static DEFERRED: SpinLock<VecDeque<DeferredFree>> = SpinLock::new(VecDeque::new());
@@ -78,6 +80,14 @@ static REAPER: SpinLock<Option<Waker>> = SpinLock::new(None);
 /// The word of a slot's table, whose claim it is.
 pub fn slot_word(slot: Slot, table: PageTableEntry) -> u64 {
     (slot.into_number() as u64) << SLOT_SHIFT | table.physical() | TAG_SLOT
+}
+
+/// The word of an entry that was in a table of `level`.
+#[inline]
+pub fn entry_word(entry: PageTableEntry, level: usize) -> u64 {
+    // Physical addresses of pages leave the low bits free for the tag.
+    let tag = if level == 1 && entry.is_large() { TAG_LARGE } else { level as u64 };
+    entry.physical() | tag
 }
 
 /// When to stop for now: not before there was one step, however slow the processor is.
@@ -212,7 +222,11 @@ fn release_word(word: u64, budget: &ReaperBudget) {
             table::release(value, level as usize);
             budget.note_step();
         }
-        1 => hold(word, PendingFlush::NONE),
+        TAG_LARGE if !budget.is_over() => {
+            table::release_large(value);
+            budget.note_step();
+        }
+        1 | TAG_LARGE => hold(word, PendingFlush::NONE),
         level => table::take_apart(value, level as usize, |child| release_word(child, budget)),
     }
 }

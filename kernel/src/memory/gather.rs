@@ -97,8 +97,7 @@ impl Gather {
         if level == 0 && !entry.is_counted() {
             return;
         }
-        // Physical addresses of pages leave the low bits free for the level.
-        let word = entry.physical() | level as u64;
+        let word = deferred_free::entry_word(entry, level);
         match self.length.checked_sub(INLINE) {
             None => self.inline[self.length] = word,
             Some(at) => {
@@ -126,7 +125,7 @@ impl Gather {
     }
 
     /// The pages whose translations are stale, if they are few, and no table is.
-    pub fn few_pages(&self) -> Option<impl ExactSizeIterator<Item = usize>> {
+    pub fn few_pages(&self) -> Option<impl ExactSizeIterator<Item = usize> + Clone> {
         let is_few = !self.has_tables && self.stale.len() / PAGE_SIZE <= PAGES_BY_PAGE;
         is_few.then(|| self.stale.clone().step_by(PAGE_SIZE))
     }

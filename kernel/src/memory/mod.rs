@@ -10,6 +10,7 @@
 //! [`heap::reserve`] before such a call gives this CPU the frames that it may need.
 //! Page faults, and what must not fail, wait for memory instead: [`oom`].
 
+pub mod charge;
 pub mod counters;
 pub mod deferred_free;
 pub mod fallible;
@@ -19,6 +20,7 @@ pub mod frame;
 mod gather;
 pub mod heap;
 pub mod isolation;
+pub mod large_policy;
 pub mod oom;
 pub mod overcommit;
 pub mod process_pages;

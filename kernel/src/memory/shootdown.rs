@@ -18,6 +18,7 @@ use heddle_kernel_core::tlb::tags::Tags;
 use crate::arch;
 use crate::arch::{MAX_CPUS, cpu, paging, paravirt};
 use crate::memory::counters::count;
+use crate::memory::table::Root;
 use crate::memory::{counters, deferred_free, roots};
 use crate::sync::SpinLock;
 
@@ -77,60 +78,83 @@ pub fn flush_elsewhere(space: usize, number: u64, pages: impl ExactSizeIterator<
     tags.has_flushed(space, number);
 }
 
-/// The processor's number of a tag: 0 is that of CPUs' own roots.
+/// The processor's number of a tag: those before are of CPUs' own roots.
 const fn number_of(tag: usize) -> u16 {
-    tag as u16 + 1
+    (roots::OWN_ROOTS + tag) as u16
 }
 
 /// To be called before this CPU flushes everything because it changes its page table: who has used it is not told of
 /// removals any more, so nobody's tables stay in its root.
 pub fn begin_root_change() {
     roots::clear();
-    STATE.begin_root_change(cpu::id());
+    begin_kept_change();
+}
+
+/// To be called before this CPU changes its page table and keeps what its own roots have. Returns the number of the
+/// change.
+pub fn begin_kept_change() -> u64 {
+    STATE.begin_root_change(cpu::id())
 }
 
 /// Makes this CPU use a space that has a root for itself, which it has not loaded.
 #[allow(unsafe_code, reason = "loads a page-table root")]
 pub fn load(root: u64, space: usize, users: &Users, removals: &Removals) {
+    if paging::has_tags() {
+        load_tagged(root, space, users, removals);
+        return;
+    }
     begin_root_change();
     activate(space, users);
-    if !paging::has_tags() {
-        // SAFETY: the root of such a space has the kernel's half, and is not released while a CPU has it loaded.
-        unsafe { paging::load_root(root) };
-    } else {
-        load_tagged(root, space, removals);
-    }
+    // SAFETY: the root of such a space has the kernel's half, and is not released while a CPU has it loaded.
+    unsafe { paging::load_root(root) };
     STATE.end_root_change(cpu::id());
 }
 
 // Not inlined, so that the path without tags stays short.
 #[allow(unsafe_code, reason = "loads a page-table root")]
 #[inline(never)]
-fn load_tagged(root: u64, space: usize, removals: &Removals) {
+fn load_tagged(root: u64, space: usize, users: &Users, removals: &Removals) {
+    begin_kept_change();
+    activate(space, users);
     let choice = OWN_TAGS[cpu::id()].lock().choose(space, removals.count());
     if choice.keeps {
         count(&counters::ROOTS_KEPT);
     }
     // SAFETY: as in `load`; and a space has one root in its life, whose translations alone have its tag.
     unsafe { paging::load_tagged_root(root, number_of(choice.tag), choice.keeps) };
+    STATE.end_root_change_keeping(cpu::id(), roots::oldest_kept());
 }
 
 /// Makes this CPU use its own root, and forget all translations of it.
-///
-/// The own root has no tag but 0, and is flushed whenever it is loaded: a CPU that comes back to it has recorded no use
-/// of the spaces there, so it would not be told what was taken out of one between this and its use.
 #[allow(unsafe_code, reason = "loads a page-table root")]
-pub fn load_own() {
+pub fn load_own(root: Root) {
     // SAFETY: a CPU's own root has the kernel's half and lives as long as the machine.
-    unsafe { paging::load_root(roots::own().0) };
+    unsafe { paging::load_root(root.0) };
     STATE.end_root_change(cpu::id());
+}
+
+/// Makes this CPU use the one of its own roots that was selected last, whose number is `tag`; `oldest` is the change
+/// from which on its uses count.
+#[allow(unsafe_code, reason = "loads a page-table root")]
+pub fn load_kept(tag: usize, keeps: bool, oldest: u64) {
+    if keeps {
+        count(&counters::ROOTS_KEPT);
+    }
+    // SAFETY: a CPU's own roots have the kernel's half and live as long as the machine, and each alone has its tag.
+    unsafe { paging::load_tagged_root(roots::own().0, tag as u16, keeps) };
+    STATE.end_root_change_keeping(cpu::id(), oldest);
 }
 
 /// Makes this CPU use its own root, and no space.
 pub fn leave_space() {
     ACTIVE[cpu::id()].0.store(0, Ordering::Relaxed);
+    if paging::has_tags() {
+        begin_kept_change();
+        roots::load_last();
+        return;
+    }
     begin_root_change();
-    load_own();
+    load_own(roots::own());
 }
 
 /// To be called before this CPU goes idle: gives up a page table that may be about to be freed, and acknowledges what
@@ -187,6 +211,9 @@ fn leave_with_others() {
 
 fn flush() {
     count(&counters::FLUSH_REMOTE);
+    if paging::has_tags() {
+        roots::mark_unloaded();
+    }
     paging::flush_all();
 }
 
@@ -308,9 +335,18 @@ fn interrupt(cpu: usize) {
     cpu::kick(cpu);
 }
 
-/// Asks all other CPUs that may have translations of a space cached to flush.
+/// Asks all other CPUs to flush that may have translations of a space cached, in the root that they have loaded.
 pub fn post(users: &Users) -> PendingFlush {
     if cpu::count() == 1 { PendingFlush::NONE } else { PendingFlush(STATE.post(others(), users)) }
+}
+
+/// The same for a space in a slot, in whatever roots the CPUs keep.
+pub fn post_to_keepers(users: &Users) -> PendingFlush {
+    match cpu::count() {
+        1 => PendingFlush::NONE,
+        _ if paging::has_tags() => PendingFlush(STATE.post_to_keepers(others(), users)),
+        _ => post(users),
+    }
 }
 
 /// Asks all other CPUs to flush.

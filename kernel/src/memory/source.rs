@@ -73,6 +73,9 @@ pub trait MapSource: Any + Send + Sync {
     /// wait for the host, for ever if that hangs.
     fn store_unmapped(&self) {}
 
+    /// Stores what was written, after the last mapping has ended, or notes that it is lost. May wait likewise.
+    fn finish(&self) {}
+
     /// The path shown in `/proc/PID/maps`.
     fn path(&self) -> Option<Vec<u8>> {
         None

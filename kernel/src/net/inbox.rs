@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use heddle_kernel_core::fallible::extend_items_reserved;
 
 use crate::error::Errno;
@@ -14,9 +14,9 @@ use crate::fs::offer::{OfferPlace, ReadOffer};
 use crate::memory::fallible;
 use crate::net::in_flight::InFlightCharge;
 use crate::net::{Address, Style, collector};
-use crate::process::Thread;
+use crate::process::{Thread, running};
 use crate::sync::SpinLock;
-use crate::wait::node::WaitNode;
+use crate::wait::node::{AwaitedThread, ThreadMark, WaitNode};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// Bytes that may wait, as Linux's default for a socket's buffer.
@@ -225,6 +225,8 @@ pub struct Inbox {
     has_offer: AtomicBool,
     /// The address of its socket, which peers are told.
     address: spin::Once<Arc<Address>>,
+    /// The thread that serves what is sent here: the one that received last, or accepted, by its mark.
+    server: AtomicU64,
 }
 
 /// How an inbox stands.
@@ -346,7 +348,7 @@ impl InboxContents {
         self.ended || self.closed
     }
 
-    fn has_data(&self) -> bool {
+    pub fn has_data(&self) -> bool {
         !self.bytes.is_empty() || !self.messages.is_empty()
     }
 }
@@ -373,6 +375,7 @@ impl Inbox {
             passes_identity,
             has_offer: AtomicBool::new(false),
             address: spin::Once::new(),
+            server: AtomicU64::new(0),
         })
     }
 
@@ -384,6 +387,22 @@ impl Inbox {
     /// Its socket has been bound.
     pub(super) fn set_address(&self, address: &Arc<Address>) {
         self.address.call_once(|| address.clone());
+    }
+
+    /// The thread that runs serves what is sent here.
+    #[inline]
+    pub(super) fn set_server(&self) {
+        self.server.store(running::mark().0, Ordering::Relaxed);
+    }
+
+    /// Whoever serves another inbox serves this one too.
+    pub(super) fn set_server_of(&self, other: &Self) {
+        self.server.store(other.server.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// The thread that serves what is sent here, whom a client awaits.
+    pub(super) fn server(&self) -> AwaitedThread {
+        AwaitedThread { mark: ThreadMark(self.server.load(Ordering::Relaxed)), is_chosen: true }
     }
 
     /// Whether messages tell who sent them.

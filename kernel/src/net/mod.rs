@@ -22,7 +22,7 @@ mod send;
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use heddle_inet::settings::Settings;
 use linux_raw_sys::{ioctl, net};
 
@@ -110,6 +110,10 @@ pub struct Socket {
     receive_timeout_ns: AtomicU64,
     /// The directions that `shutdown` ended here: the bits of [`READING`] and [`WRITING`].
     ended: AtomicU8,
+    /// It was connected by connect(2), to whoever accepts.
+    is_client: AtomicBool,
+    /// It is a client that has sent something and has not received all that came since.
+    is_asking: AtomicBool,
     options: SocketOptions,
 }
 
@@ -150,6 +154,8 @@ impl Socket {
             send_timeout_ns: AtomicU64::new(0),
             receive_timeout_ns: AtomicU64::new(0),
             ended: AtomicU8::new(0),
+            is_client: AtomicBool::new(false),
+            is_asking: AtomicBool::new(false),
             options: SocketOptions::new(),
         })
     }
@@ -280,6 +286,7 @@ impl Socket {
             }
         }
         drop(state);
+        self.inbox.set_server();
         self.arrivals.wake(Events::OUT);
         Ok(())
     }
@@ -324,6 +331,7 @@ impl Socket {
         }
         let accepted = Self::new(self.style, target.namespace.clone(), target.node.owner())?;
         accepted.inbox.set_passes_identity(target.inbox.passes_identity());
+        accepted.inbox.set_server_of(&target.inbox);
         let mut state = target.state.lock();
         let address = state.address.clone();
         let listening = state.listening.as_mut().ok_or(Errno::ECONNREFUSED)?;
@@ -346,6 +354,7 @@ impl Socket {
         let identity = listening.identity;
         push_back_reserved(&mut listening.waiting, accepted.clone());
         drop(state);
+        self.is_client.store(true, Ordering::Relaxed);
         self.state.lock().peer = Some(Peer { inbox: accepted.inbox.clone(), identity });
         target.arrivals.wake(Events::IN | Events::RDNORM);
         Ok(())
@@ -368,6 +377,8 @@ impl Socket {
             return Err(if self.inbox.is_closed() { Errno::EINVAL.into() } else { TryError::WouldBlock });
         };
         drop(state);
+        self.inbox.set_server();
+        accepted.inbox.set_server();
         self.arrivals.wake(Events::OUT);
         Ok(accepted)
     }
@@ -434,6 +445,14 @@ impl Socket {
         self.ended.load(Ordering::Relaxed) & direction != 0
     }
 
+    /// Says whether it is a client that waits for an answer.
+    #[inline]
+    fn set_asking(&self, is_asking: bool) {
+        if self.is_client.load(Ordering::Relaxed) {
+            self.is_asking.store(is_asking, Ordering::Relaxed);
+        }
+    }
+
     fn peer_inbox(&self) -> Option<Arc<Inbox>> {
         self.state.lock().peer.as_ref().map(|peer| peer.inbox.clone())
     }
@@ -465,13 +484,22 @@ impl File for Socket {
     }
 
     fn take_offer(&self, waiter: &Arc<WaitNode>) -> usize {
-        self.inbox.take_offer(waiter)
+        let taken = self.inbox.take_offer(waiter);
+        if taken > 0 && self.is_asking.load(Ordering::Relaxed) && !self.inbox.contents.lock().has_data() {
+            self.set_asking(false);
+        }
+        taken
     }
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         let peer = self.peer_inbox();
         if let Some(watch) = watch {
             self.inbox.queue.watch_to_take(watch, events)?;
+            if let Some(peer) = &peer
+                && self.is_asking.load(Ordering::Relaxed)
+            {
+                watch.awaits(|| peer.server());
+            }
             if watch.is_exclusive() {
                 self.inbox.cancel_offer();
                 // All that a read of a connected stream waits for, its end too, comes to its own inbox.

@@ -73,8 +73,13 @@ impl Socket {
                 return if is_told { Ok(Received::default()) } else { Err(TryError::WouldBlock) };
             }
         };
+        let is_empty = !contents.has_data();
         drop(contents);
         if !peek {
+            if is_empty {
+                self.set_asking(false);
+            }
+            self.inbox.set_server();
             self.inbox.queue.wake(Events::OUT | Events::WRNORM);
         }
         Ok(received)

@@ -36,6 +36,7 @@ impl Socket {
         if self.has_ended(WRITING) {
             return Err(Errno::EPIPE.into());
         }
+        self.set_asking(true);
         if self.style == Style::Stream && buffer.remaining() >= OFFER_BYTES && ancillary.is_none() {
             return self.send_large(&inbox, buffer);
         }

@@ -18,6 +18,7 @@ use crate::fs::lookup::LookupFlags;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection, SpaceLayout};
 use crate::memory::{Space, SpaceKind, fallible, values as user};
+use crate::process::control_group;
 use crate::process::namespaces::Namespaces;
 use crate::process::privilege::ProgramIdentity;
 use crate::process::thread_group::ProcessLayout;
@@ -172,6 +173,7 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
         space.set_layout(SpaceLayout::FIXED);
     }
     thread.process.limits().limit_space(&space);
+    space.set_large_pages_off(thread.process.huge_pages_are_off());
     let base = match program.image.kind {
         ImageKind::Fixed => 0,
         ImageKind::PositionIndependent => {
@@ -433,6 +435,7 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     process.set_barriers(0);
     crate::process::exit::release_space(thread).await;
     drop(thread.set_space(loaded.space));
+    control_group::memory::follow(process, true);
     thread.set_namespaces(prepared.namespaces);
     process.drop_program_keys();
     thread.descriptors().close(process.pid, |close_on_exec| close_on_exec).await;

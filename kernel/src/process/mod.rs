@@ -35,6 +35,7 @@ pub mod pid_namespace;
 pub mod pidfd;
 mod privilege;
 pub mod rseq;
+pub mod running;
 pub mod seccomp;
 pub mod start;
 mod status;

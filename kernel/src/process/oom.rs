@@ -126,7 +126,8 @@ fn choose_and_kill() {
     let _ = send_to_process(&process, Information::kernel(Signal::KILL));
 }
 
-fn is_dying(process: &Process) -> bool {
+/// Whether a process is ending.
+pub fn is_dying(process: &Process) -> bool {
     let state = process.signal_state();
     state.ending().is_some() && !state.threads().is_empty()
 }
@@ -147,7 +148,7 @@ fn is_victim_exiting() -> bool {
 const DESCRIPTORS_MAX: usize = 1024;
 
 /// The pages of a process that are in memory.
-fn resident_pages(process: &Process) -> usize {
+pub fn resident_pages(process: &Process) -> usize {
     let space = process.main_thread().and_then(|thread| thread.try_space());
     space.map_or(0, |space| space.resident_pages())
 }

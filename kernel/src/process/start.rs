@@ -58,6 +58,7 @@ pub fn initialize() -> Result<(), Errno> {
     crate::memory::reclaim::register(crate::process::futex::drain);
     crate::memory::oom::set_kill(crate::process::oom::kill);
     crate::process::detour::initialize();
+    crate::process::futex::donation::initialize();
     let space = Space::new(SpaceKind::Whole)?;
     let descriptors = fallible::try_arc(DescriptorTable::new())?;
     NOTHING.call_once(|| Nothing { space, descriptors });

@@ -9,6 +9,7 @@ mod coroutines;
 mod file;
 mod ipc;
 mod keys;
+mod large_pages;
 mod link;
 mod list;
 mod memory;

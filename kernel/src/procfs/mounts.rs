@@ -44,6 +44,29 @@ fn source_and_place(mount: &Arc<Mount>, root: &Path, between: &[u8], text: &mut 
     text.escaped(&mount.top().path(root)?, SEPARATORS)
 }
 
+/// The kind of a file system, with the name that a program has given it.
+fn kind(mount: &Mount, text: &mut Text) -> Shown {
+    text.line(format_args!("{}", mount.file_system.kind))?;
+    match mount.file_system.words() {
+        Some(words) if !words.subtype.is_empty() => {
+            text.bytes(b".")?;
+            text.escaped(&words.subtype, SEPARATORS)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The options that only its kind of file system has.
+fn own_options(mount: &Mount, text: &mut Text) -> Shown {
+    match mount.file_system.words() {
+        Some(words) if !words.options.is_empty() => {
+            text.bytes(b",")?;
+            text.escaped(&words.options, SEPARATORS)
+        }
+        _ => Ok(()),
+    }
+}
+
 fn options(flags: u32, names: &[(u32, &str)], text: &mut Text) -> Shown {
     for &(flag, name) in names {
         if flags & flag != 0 {
@@ -74,9 +97,12 @@ pub fn table(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64
     each(subject, from, |mount, root| {
         source_and_place(mount, root, b" ", text)?;
         let (own, common) = (mount.flags(), mount.file_system.flags());
-        text.line(format_args!(" {} {}", mount.file_system.kind, access(own | common)))?;
+        text.bytes(b" ")?;
+        kind(mount, text)?;
+        text.line(format_args!(" {}", access(own | common)))?;
         options(common, OF_FILE_SYSTEM, text)?;
         options(own, OF_MOUNT, text)?;
+        own_options(mount, text)?;
         text.bytes(b" 0 0\n")
     })
 }
@@ -106,10 +132,13 @@ pub fn information(subject: &Subject, text: &mut Text, from: u64) -> Result<Opti
         if mount.is_unbindable() {
             text.bytes(b" unbindable")?;
         }
-        text.line(format_args!(" - {} ", mount.file_system.kind))?;
+        text.bytes(b" - ")?;
+        kind(mount, text)?;
+        text.bytes(b" ")?;
         text.escaped(&mount.source, SOURCE_SEPARATORS)?;
         text.line(format_args!(" {}", access(common)))?;
         options(common, OF_FILE_SYSTEM, text)?;
+        own_options(mount, text)?;
         text.bytes(b"\n")
     })
 }
@@ -119,7 +148,9 @@ pub fn statistics(subject: &Subject, text: &mut Text, from: u64) -> Result<Optio
     each(subject, from, |mount, root| {
         text.bytes(b"device ")?;
         source_and_place(mount, root, b" mounted on ", text)?;
-        text.line(format_args!(" with fstype {}\n", mount.file_system.kind))
+        text.bytes(b" with fstype ")?;
+        kind(mount, text)?;
+        text.bytes(b"\n")
     })
 }
 

@@ -2,6 +2,7 @@
 
 use crate::arch::{MAX_CPUS, cpu, features, interrupt};
 use crate::boot::{RELEASE, VERSION};
+use crate::device::share;
 use crate::error::Errno;
 use crate::fs::tree;
 use crate::memory::space::LOWEST_ADDRESS;
@@ -75,6 +76,7 @@ pub fn memory(_: &Subject, text: &mut Text) -> Shown {
         ("Shmem", files),
         ("CommitLimit", total),
         ("Committed_AS", total - free),
+        ("AnonHugePages", frame::large_bytes() / 1024),
         ("HugePages_Total", 0),
     ] {
         let (unit, width) = if name == "HugePages_Total" { ("", 8) } else { (" kB", 8) };
@@ -155,11 +157,18 @@ pub fn version(_: &Subject, text: &mut Text) -> Shown {
 
 pub fn virtual_memory(_: &Subject, text: &mut Text) -> Shown {
     let faults = counters::FAULTS.load(core::sync::atomic::Ordering::Relaxed);
-    text.line(format_args!("nr_free_pages {}\npgfault {faults}\npgmajfault 0\n", frame::free_frames()))
+    text.line(format_args!("nr_free_pages {}\npgfault {faults}\npgmajfault 0\n", frame::free_frames()))?;
+    let value = |counter: &counters::Counter| counter.load(core::sync::atomic::Ordering::Relaxed);
+    let (faults, fallbacks) = (value(&counters::LARGE_FAULTS), value(&counters::LARGE_FALLBACKS));
+    let splits = value(&counters::LARGE_SPLITS);
+    text.line(format_args!(
+        "thp_fault_alloc {faults}\nthp_fault_fallback {fallbacks}\nthp_split_pmd {splits}\n"
+    ))
 }
 
 pub fn counters(_: &Subject, text: &mut Text) -> Shown {
-    for (name, value) in counters::all().into_iter().chain(crate::sched::counters()) {
+    for (name, value) in counters::all().into_iter().chain(crate::sched::counters()).chain(share::counters())
+    {
         text.line(format_args!("{name} {value}\n"))?;
     }
     Ok(())

@@ -3,8 +3,8 @@
 use crate::arch::MAX_CPUS;
 use crate::procfs::{
     Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth,
-    StoreOwn, What, clocks, coroutines, ipc, keys, link, mounts, namespace, net, net_class, net_counts,
-    net_settings, node, process, processor, settings, sockets, system, usage, users,
+    StoreOwn, What, clocks, coroutines, ipc, keys, large_pages, link, mounts, namespace, net, net_class,
+    net_counts, net_settings, node, process, processor, settings, sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -429,11 +429,21 @@ static SYSFS_ITEMS: &[Item] = &[
     directory(b"class", What::Directory(CLASS_ITEMS)),
     directory(b"devices", What::Directory(DEVICE_ITEMS)),
     directory(b"fs", What::Directory(FILE_SYSTEM_ITEMS)),
+    directory(b"kernel", What::Directory(KERNEL_ITEMS)),
 ];
 static SYSFS_ETHERNET_ITEMS: &[Item] = &[
     directory(b"class", What::Directory(CLASS_ETHERNET_ITEMS)),
     directory(b"devices", What::Directory(DEVICE_ITEMS)),
     directory(b"fs", What::Directory(FILE_SYSTEM_ITEMS)),
+    directory(b"kernel", What::Directory(KERNEL_ITEMS)),
+];
+static KERNEL_ITEMS: &[Item] = &[directory(b"mm", What::Directory(KERNEL_MEMORY_ITEMS))];
+static KERNEL_MEMORY_ITEMS: &[Item] =
+    &[directory(b"transparent_hugepage", What::Directory(LARGE_PAGE_ITEMS))];
+static LARGE_PAGE_ITEMS: &[Item] = &[
+    writable(b"defrag", large_pages::effort, large_pages::set_effort),
+    writable(b"enabled", large_pages::enabled, large_pages::set_enabled),
+    text(b"hpage_pmd_size", large_pages::size),
 ];
 static FILE_SYSTEM_ITEMS: &[Item] = &[directory(b"cgroup", What::Directory(&[]))];
 static DEVICE_ITEMS: &[Item] = &[directory(b"system", What::Directory(SYSTEM_ITEMS))];

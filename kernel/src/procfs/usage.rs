@@ -54,26 +54,22 @@ fn amounts(text: &mut Text, usage: &Usage, in_parts: bool) -> Shown {
     line(text, "Private_Dirty", kib(usage.private_dirty))?;
     line(text, "Referenced", kib(usage.resident))?;
     line(text, "Anonymous", kib(usage.anonymous))?;
-    // There are no large pages, nothing is swapped out or freed lazily.
-    for name in [
-        "LazyFree",
-        "AnonHugePages",
-        "ShmemPmdMapped",
-        "FilePmdMapped",
-        "Shared_Hugetlb",
-        "Private_Hugetlb",
-        "Swap",
-        "SwapPss",
-        "Locked",
-    ] {
+    // Large pages are anonymous only; nothing is swapped out or freed lazily.
+    line(text, "LazyFree", 0)?;
+    line(text, "AnonHugePages", kib(usage.large))?;
+    for name in
+        ["ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb", "Swap", "SwapPss", "Locked"]
+    {
         line(text, name, 0)?;
     }
     Ok(())
 }
 
-fn flags(text: &mut Text, mapping: &MappingView) -> Shown {
+fn flags(text: &mut Text, space: &Space, mapping: &MappingView) -> Shown {
     let (protection, flags) = (mapping.protection, mapping.flags);
-    text.bytes(b"THPeligible:    0\nVmFlags:")?;
+    let is_anonymous = matches!(mapping.object, Object::Anonymous(_));
+    let may_have_large = space.may_have_large(&(mapping.start..mapping.end), flags, is_anonymous);
+    text.bytes(if may_have_large { b"THPeligible:    1\nVmFlags:" } else { b"THPeligible:    0\nVmFlags:" })?;
     for (is_set, name) in [
         (protection.contains(Protection::READ), "rd"),
         (protection.contains(Protection::WRITE), "wr"),
@@ -87,6 +83,8 @@ fn flags(text: &mut Text, mapping: &MappingView) -> Shown {
         (flags.contains(Flags::NOT_INHERITED), "dc"),
         (flags.contains(Flags::WIPED_IN_CHILD), "wf"),
         (flags.contains(Flags::NOT_DUMPED), "dd"),
+        (flags.contains(Flags::LARGE_PAGES), "hg"),
+        (flags.contains(Flags::SMALL_PAGES), "nh"),
     ] {
         if is_set {
             text.bytes(b" ")?;
@@ -138,7 +136,7 @@ pub fn by_mapping(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<b
         line(text, "KernelPageSize", PAGE_KIB)?;
         line(text, "MMUPageSize", PAGE_KIB)?;
         amounts(text, &core::mem::take(usage), false)?;
-        flags(text, mapping)
+        flags(text, &space, mapping)
     })
 }
 

@@ -52,6 +52,13 @@ pub fn charge_realtime(ran_ns: u64) {
     WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
 }
 
+/// A thread that computes, and whose turns have ended at once for so long, has one that those which mostly sleep do not
+/// interrupt. They are fresh whenever they wake, however many they are together.
+const STARVED_NS: u64 = 50_000_000;
+/// How long that turn is, and how long a turn is that has not ended at once.
+const STARVED_TURN_NS: u64 = 1_000_000;
+const TURN_MIN_NS: u64 = 50_000;
+
 /// The end of a turn that a thread leaves out.
 pub const THROTTLED: u64 = 0;
 
@@ -87,8 +94,11 @@ pub struct SchedEntity {
     account: Account,
     /// In turns that a group pays for: a copy of its account.
     shared: Account,
-    /// The part of the parameters.
+    /// The part of the parameters, or of the thread's group.
     weight: Weight,
+    group_weight: Option<Weight>,
+    /// The thread's time when its group was last looked at, in nanoseconds.
+    pub looked_ns: u64,
     /// The rest of the time slice of `SCHED_RR`. A thread that is preempted or waits goes on with it.
     round_ns: u64,
     /// Its priority was raised during the turn: it has become the last of its equals, and does not go back before them.
@@ -100,6 +110,10 @@ pub struct SchedEntity {
     counted_ns: u64,
     started_ns: u64,
     ended_ns: u64,
+    /// When the thread was held back before it had done anything in its turn: first of the turns in a row in which it
+    /// was, and last; 0 for never.
+    held_back_since_ns: u64,
+    held_back_ns: u64,
     /// When `until_ns` and `priority` were worked out.
     planned_ns: u64,
     /// When the turn is over; `u64::MAX` for never.
@@ -118,6 +132,8 @@ impl SchedEntity {
             account,
             shared: account,
             weight: parameters.weight(),
+            group_weight: None,
+            looked_ns: 0,
             round_ns: ROUND_ROBIN_NS,
             is_last: false,
             ended_as: SliceEnd::Yielded,
@@ -125,6 +141,8 @@ impl SchedEntity {
             counted_ns: 0,
             started_ns: 0,
             ended_ns: 0,
+            held_back_since_ns: 0,
+            held_back_ns: 0,
             planned_ns: 0,
             until_ns: account.budget_ns(),
             priority: parameters.priority(account.is_exhausted()),
@@ -143,6 +161,19 @@ impl SchedEntity {
         self.parameters
     }
 
+    /// The part of the thread in the processors, by its group, from the next turn on; none to have that of its nice
+    /// value.
+    pub fn set_group_weight(&mut self, weight: Option<Weight>) {
+        self.group_weight = weight;
+        self.weight = weight.unwrap_or(self.parameters.weight());
+    }
+
+    /// Whether it has a part by its group.
+    #[must_use]
+    pub const fn has_group_weight(&self) -> bool {
+        self.group_weight.is_some()
+    }
+
     /// Changes how the thread is scheduled; `is_running`: in the midst of a turn.
     pub fn set_parameters(&mut self, parameters: Parameters, now_ns: u64, is_running: bool) {
         if is_running {
@@ -150,7 +181,7 @@ impl SchedEntity {
         }
         let before = self.parameters;
         self.parameters = parameters;
-        self.weight = parameters.weight();
+        self.weight = self.group_weight.unwrap_or(parameters.weight());
         // Whoever is queued finds its place by the change of its priority.
         let is_other = before.policy != parameters.policy || before.realtime != parameters.realtime;
         self.is_last = is_running && is_other && parameters.realtime >= before.realtime;
@@ -219,6 +250,26 @@ impl SchedEntity {
         if self.account.skips_turn() && self.realtime() == 0 {
             self.until_ns = THROTTLED;
         }
+    }
+
+    /// Something more urgent goes before the thread. Whether it has been held back for so long that it has a turn all
+    /// the same, at the level of threads that have just woken.
+    pub fn is_starved(&mut self, now_ns: u64) -> bool {
+        let had_turn = self.ended_ns.saturating_sub(self.held_back_ns) >= TURN_MIN_NS
+            || now_ns.saturating_sub(self.started_ns) >= TURN_MIN_NS;
+        if had_turn || self.held_back_ns == 0 {
+            self.held_back_since_ns = now_ns;
+        }
+        self.held_back_ns = now_ns;
+        let is_late = now_ns.saturating_sub(self.held_back_since_ns) > STARVED_NS;
+        let computes = self.priority == Priority::SPENT && self.realtime() == 0;
+        let is_starved = is_late && computes && self.parameters.policy != Policy::Idle;
+        if is_starved {
+            self.held_back_since_ns = now_ns;
+            self.priority = Priority::NORMAL;
+            self.until_ns = self.until_ns.min(now_ns + STARVED_TURN_NS);
+        }
+        is_starved
     }
 
     /// Whether the thread may use the time of a group: it is an ordinary one. The members of a group are equals but for

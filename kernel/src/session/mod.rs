@@ -20,6 +20,7 @@ use crate::error::Errno;
 use crate::fs::{DescriptorTable, File, OpenFile, StatusFlags};
 use crate::memory::fallible::try_arc;
 use crate::memory::writeback;
+use crate::memory::writeback::StoreWait;
 use crate::net::inet::dhcp;
 use crate::process::{ExitStatus, Process};
 use crate::sched::Priority;
@@ -90,7 +91,7 @@ async fn run(console: &'static Console) {
         Err(error) => error.into(),
     };
     // The host must see what programs that still run have written to mapped files.
-    if let Err(error) = writeback::store_all() {
+    if let Err(error) = writeback::store_all(StoreWait::All).await {
         ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
     }
     dhcp::release().await;

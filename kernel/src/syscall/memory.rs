@@ -18,8 +18,8 @@ use crate::syscall::{Call, SyscallResult, pending};
 
 const KNOWN_PROTECTION: u32 = linux::PROT_READ | linux::PROT_WRITE | linux::PROT_EXEC | linux::PROT_SEM;
 
-/// The sizes of large pages that `MAP_HUGETLB` may ask for: `MAP_HUGE_2MB` and `MAP_HUGE_1GB`.
-const HUGE_SIZES: u32 = 21 << linux::MAP_HUGE_SHIFT | 30 << linux::MAP_HUGE_SHIFT;
+/// Log2 of the sizes of large pages that `MAP_HUGETLB` may ask for.
+const HUGE_SIZES: [u32; 2] = [21, 30];
 /// The flags of mmap(2) that `MAP_SHARED_VALIDATE` lets pass.
 const VALIDATED: u32 = linux::MAP_SHARED_VALIDATE
     | linux::MAP_FIXED
@@ -33,7 +33,14 @@ const VALIDATED: u32 = linux::MAP_SHARED_VALIDATE
     | linux::MAP_STACK
     | linux::MAP_HUGETLB
     | linux::MAP_32BIT
-    | HUGE_SIZES;
+    | (HUGE_SIZES[0] | HUGE_SIZES[1]) << linux::MAP_HUGE_SHIFT;
+
+/// The error that `MAP_HUGETLB` comes to: there are no file systems of large pages, and the pool of them is empty.
+const fn from_pool(flags: u32) -> Errno {
+    let size = flags >> linux::MAP_HUGE_SHIFT & linux::MAP_HUGE_MASK;
+    let is_known = size == 0 || size == HUGE_SIZES[0] || size == HUGE_SIZES[1];
+    if flags & linux::MAP_ANONYMOUS != 0 && is_known { Errno::ENOMEM } else { Errno::EINVAL }
+}
 
 fn protection(bits: u32) -> Result<Protection, Errno> {
     if bits & !KNOWN_PROTECTION != 0 {
@@ -66,6 +73,9 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
     }
     if flags & linux::MAP_FIXED != 0 && address > USER_END - length.next_multiple_of(PAGE_SIZE) {
         return Err(Errno::ENOMEM.into());
+    }
+    if flags & linux::MAP_HUGETLB != 0 {
+        return Err(from_pool(flags).into());
     }
     let wanted = Protection::from_bits_truncate(call.uint(2) as u8);
     let kind = flags & linux::MAP_TYPE;
@@ -175,7 +185,10 @@ pub fn munmap(call: &mut Call<'_>) -> SyscallResult {
 pub fn mprotect(call: &mut Call<'_>) -> SyscallResult {
     const GROWS: u32 = linux::PROT_GROWSDOWN | linux::PROT_GROWSUP;
     let (start, length) = (call.word(0), call.word(1));
-    if length == 0 && start.is_multiple_of(PAGE_SIZE) && call.uint(2) & GROWS != GROWS {
+    if call.uint(2) & GROWS == GROWS {
+        return Err(Errno::EINVAL.into());
+    }
+    if length == 0 && start.is_multiple_of(PAGE_SIZE) {
         return Ok(0.into());
     }
     let protection = protection(call.uint(2) & !GROWS)?;
@@ -321,6 +334,9 @@ pub fn msync(call: &mut Call<'_>) -> SyscallResult {
     let Some(length) = call.word(1).checked_next_multiple_of(PAGE_SIZE) else { return Ok(0.into()) };
     let space = call.thread.space();
     let range = space.check_sync(call.word(0), length)?;
+    if flags & linux::MS_INVALIDATE != 0 && space.has_locked(&range) {
+        return Err(Errno::EBUSY.into());
+    }
     if flags & linux::MS_SYNC == 0 || !space.has_written(&range) {
         return Ok(0.into());
     }

@@ -370,6 +370,9 @@ pub fn rt_sigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
 /// rt_tgsigqueueinfo(2).
 pub fn rt_tgsigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
     let (pid, tid, number) = (call.int(0), call.int(1), call.int(2));
+    if pid <= 0 || tid <= 0 {
+        return Err(Errno::EINVAL.into());
+    }
     let target = call.thread.process.named(pid);
     let mut words = read_information(call, call.word(3), target)?;
     if let Some(target) = table::process(target) {

@@ -155,9 +155,17 @@ enum HeldBack {
 fn held_back(thread: &Thread) -> Option<HeldBack> {
     match thread.priority_of_no_executor() {
         Some(priority) if sched::enter_program(priority) => None,
-        Some(_) => Some(HeldBack::IsPreempted),
+        Some(_) => preempted_unless_starved(thread),
         None => executor_held_back(thread),
     }
+}
+
+/// A thread that computes has a turn now and then before those that mostly sleep.
+#[inline(never)]
+fn preempted_unless_starved(thread: &Thread) -> Option<HeldBack> {
+    let mut is_starved = false;
+    thread.with_entity(|entity| is_starved = entity.is_starved(crate::arch::time::now_ns()));
+    if is_starved && sched::enter_program(thread.priority()) { None } else { Some(HeldBack::IsPreempted) }
 }
 
 #[inline(never)]

@@ -6,7 +6,7 @@ use core::pin::{Pin, pin};
 use core::task::Poll;
 
 use crate::error::Errno;
-use crate::wait::node::{Interrupted, WaitKind, WaitNode, Waiter};
+use crate::wait::node::{AwaitedThread, Interrupted, WaitKind, WaitNode, Waiter};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// Awaits `future`, in the waiter's coroutine, until it completes or the wait is interrupted.
@@ -19,6 +19,7 @@ pub async fn wait<F: Future>(
     future: F,
 ) -> Result<F::Output, Interrupted> {
     let mut future = pin!(future);
+    let mut donation = None;
     core::future::poll_fn(|context| {
         if kind == WaitKind::Interruptible && waiter.is_withdrawn() {
             return Poll::Ready(Err(Interrupted));
@@ -26,7 +27,17 @@ pub async fn wait<F: Future>(
         if let Poll::Ready(output) = future.as_mut().poll(context) {
             return Poll::Ready(Ok(output));
         }
-        if waiter.is_interrupted(kind) { Poll::Ready(Err(Interrupted)) } else { Poll::Pending }
+        if waiter.is_interrupted(kind) {
+            return Poll::Ready(Err(Interrupted));
+        }
+        // A wake has taken back what was lent before.
+        if let Some(thread) = waiter.node().awaited()
+            && !waiter.node().lends()
+        {
+            donation = None;
+            donation = waiter.donate(thread);
+        }
+        Poll::Pending
     })
     .await
 }
@@ -165,6 +176,12 @@ impl Waiter for KernelWaiter {
 
     fn is_interrupted(&self, _: WaitKind) -> bool {
         false
+    }
+
+    type Donation = ();
+
+    fn donate(&self, _: AwaitedThread) -> Option<()> {
+        None
     }
 }
 

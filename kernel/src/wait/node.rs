@@ -7,7 +7,7 @@
 //! restart codes of [`Errno`]).
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use core::task::Waker;
 
 use crate::error::Errno;
@@ -49,6 +49,12 @@ pub trait Waiter: Send + Sync {
     fn is_withdrawn(&self) -> bool {
         false
     }
+
+    /// A level that it has lent: dropping this takes it back.
+    type Donation: Send;
+
+    /// It waits for what a thread does, and lends that its level if it has one to lend.
+    fn donate(&self, server: AwaitedThread) -> Option<Self::Donation>;
 }
 
 /// The generation of a node that waits for nothing is even, of one that waits odd.
@@ -65,6 +71,53 @@ pub struct WaitNode {
     has_turn: AtomicBool,
     /// A queue has woken it since [`WaitNode::begin_in_steps`].
     was_woken: AtomicBool,
+    /// It is more urgent than ordinary threads, so that it matters whom it waits for.
+    is_urgent: AtomicBool,
+    /// Whom it waits for, if it is urgent: the mark of an [`AwaitedThread`], 0 for nobody known, with [`CHOSEN`].
+    awaited: AtomicU64,
+    /// It has lent its level, which the wake takes back.
+    lends: AtomicBool,
+}
+
+/// The hook that is called when a waiter that lends its level is woken, perhaps with a queue locked.
+static TAKE_BACK: spin::Once<fn(&WaitNode)> = spin::Once::new();
+
+/// Has `hook` called when a waiter that lends its level is woken. It must not wait, allocate or free.
+pub fn set_take_back(hook: fn(&WaitNode)) {
+    TAKE_BACK.call_once(|| hook);
+}
+
+/// A thread's number in the first namespace, in the lower half, and one that no later thread of that number has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadMark(pub u64);
+
+impl ThreadMark {
+    /// No thread.
+    pub const NOBODY: Self = Self(0);
+
+    /// The mark of a thread; `serial` counts those that have been made.
+    #[must_use]
+    pub const fn new(tid: i32, serial: u32) -> Self {
+        Self((serial as u64) << 32 | tid.unsigned_abs() as u64)
+    }
+
+    /// The thread's number.
+    #[must_use]
+    pub const fn tid(self) -> i32 {
+        self.0 as u32 as i32
+    }
+}
+
+/// Beside a mark, whose lower half is a positive number: the waiter chose whom it asks.
+const CHOSEN: u64 = 1 << 31;
+
+/// A thread that has to do something before a wait ends, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AwaitedThread {
+    /// Its mark.
+    pub mark: ThreadMark,
+    /// The waiter chose whom it asks, as a client does by connect(2). If not, only a thread of the same user counts.
+    pub is_chosen: bool,
 }
 
 impl WaitNode {
@@ -75,7 +128,8 @@ impl WaitNode {
     pub fn new() -> Result<Arc<Self>, Errno> {
         let (waker, generation) = (spin::Once::new(), AtomicU32::new(0));
         let (has_turn, was_woken) = (AtomicBool::new(false), AtomicBool::new(false));
-        fallible::try_arc(Self { waker, generation, has_turn, was_woken })
+        let (is_urgent, awaited, lends) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
+        fallible::try_arc(Self { waker, generation, has_turn, was_woken, is_urgent, awaited, lends })
     }
 
     /// Says how the waiter is woken: its coroutine calls this in each poll, and the first counts.
@@ -102,7 +156,31 @@ impl WaitNode {
     pub fn wake_from_queue(&self) {
         // The waiter sees it in the turn that the wake brings, or in a later one.
         self.was_woken.store(true, Ordering::Release);
+        if self.lends() {
+            self.take_back();
+        }
         self.wake();
+    }
+
+    /// Says whether the waiter lends its level.
+    pub fn set_lends(&self, lends: bool) {
+        self.lends.store(lends, Ordering::Release);
+    }
+
+    /// Whether the waiter lends its level to whom it waits for.
+    #[inline]
+    pub fn lends(&self) -> bool {
+        self.lends.load(Ordering::Relaxed)
+    }
+
+    /// Whoever wakes the waiter has done what it was lent a level for, and goes on without it.
+    #[cold]
+    fn take_back(&self) {
+        if self.lends.swap(false, Ordering::AcqRel)
+            && let Some(hook) = TAKE_BACK.get()
+        {
+            hook(self);
+        }
     }
 
     /// As [`WaitNode::begin`], for a waiter that gives way while it registers: a wake that comes meanwhile is noted,
@@ -125,10 +203,39 @@ impl WaitNode {
         Watch::new(self.clone(), next)
     }
 
+    /// Says whether it matters whom the waiter waits for.
+    pub fn set_urgent(&self, is_urgent: bool) {
+        self.is_urgent.store(is_urgent, Ordering::Relaxed);
+    }
+
+    /// Whether it matters.
+    #[inline]
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_urgent.load(Ordering::Relaxed)
+    }
+
+    /// The wait that is under way is for what a thread does. The first counts, of several that it may be.
+    pub(super) fn set_awaited(&self, thread: AwaitedThread) {
+        if self.awaited.load(Ordering::Relaxed) == 0 {
+            let chosen = if thread.is_chosen { CHOSEN } else { 0 };
+            self.awaited.store(thread.mark.0 | chosen, Ordering::Relaxed);
+        }
+    }
+
+    /// The thread that the wait under way is for.
+    #[inline]
+    pub(super) fn awaited(&self) -> Option<AwaitedThread> {
+        match self.awaited.load(Ordering::Relaxed) {
+            0 | CHOSEN => None,
+            word => Some(AwaitedThread { mark: ThreadMark(word & !CHOSEN), is_chosen: word & CHOSEN != 0 }),
+        }
+    }
+
     /// Ends the wait: registrations that are left in queues are stale from here on.
     pub fn end(&self) {
         let generation = self.generation.load(Ordering::Relaxed);
         self.generation.store((generation | WAITING).wrapping_add(1), Ordering::Release);
+        self.awaited.store(0, Ordering::Relaxed);
     }
 
     /// The generation of the wait that is under way; registrations of any other are stale.

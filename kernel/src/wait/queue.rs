@@ -31,7 +31,7 @@ use crate::error::Errno;
 use crate::memory::fallible;
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::forgotten;
-use crate::wait::node::WaitNode;
+use crate::wait::node::{AwaitedThread, WaitNode};
 use crate::wait::relay::{RELAYED, Relays};
 
 pub use crate::wait::relay::RelayQueue;
@@ -132,6 +132,16 @@ impl Watch {
     #[must_use]
     pub const fn is_wait(&self) -> bool {
         matches!(self.target, WatchTarget::Node(_))
+    }
+
+    /// The waiter waits for what this thread does: it lends it its level, if it is an urgent one.
+    #[inline]
+    pub fn awaits(&self, thread: impl FnOnce() -> AwaitedThread) {
+        if let WatchTarget::Node(node) = &self.target
+            && node.is_urgent()
+        {
+            node.set_awaited(thread());
+        }
     }
 
     /// Whether it is a waiter's.

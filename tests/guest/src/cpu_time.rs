@@ -11,6 +11,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid, gettid, pipe, read};
 
 use crate::harness::{OrFail, Outcome, in_child, spawn_child};
+use crate::pi::use_one_cpu;
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -24,6 +25,7 @@ crate::tests! {
     a_sleep_on_the_processs_time
     sleeps_that_would_never_end
     the_limit_of_processor_time
+    threads_that_mostly_sleep_leave_time_to_one_that_computes
 }
 
 const PROCESS: i32 = libc::CLOCK_PROCESS_CPUTIME_ID;
@@ -349,5 +351,36 @@ fn the_limit_of_processor_time() -> Outcome {
     let mut answer = [0];
     read(&reader, &mut answer).or_fail()?;
     expect_eq!(answer, [1]);
+    Ok(())
+}
+
+/// Each of them needs little, and all together more than there is.
+fn threads_that_mostly_sleep_leave_time_to_one_that_computes() -> Outcome {
+    const SLEEPERS: usize = 64;
+    const COMPUTED: u64 = 20 * MS;
+    /// By then the one that computes should have had a hundredth.
+    const SPENT_MAX: u64 = 100 * COMPUTED;
+    use_one_cpu()?;
+    let before = now(PROCESS).or_fail()?;
+    let is_over = AtomicBool::new(false);
+    let spent = std::thread::scope(|scope| {
+        for _ in 0..SLEEPERS {
+            scope.spawn(|| {
+                let is_time_up = || now(PROCESS).is_ok_and(|spent| spent - before > 2 * SPENT_MAX);
+                while !is_over.load(Ordering::Relaxed) && !is_time_up() {
+                    let _ = burn(MS / 2);
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+            });
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let started = now(PROCESS).or_fail()?;
+        burn(COMPUTED)?;
+        is_over.store(true, Ordering::Relaxed);
+        Ok::<u64, String>(now(PROCESS).or_fail()? - started)
+    })?;
+    if spent > SPENT_MAX {
+        return Err(format!("the others used {spent} ns meanwhile"));
+    }
     Ok(())
 }

@@ -29,7 +29,7 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-fn set(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), Errno> {
+pub fn set(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), Errno> {
     let (path, name) = (c_path(path), CString::new(name).unwrap_or_default());
     let value_at = value.as_ptr().cast::<c_void>();
     // SAFETY: the strings and the value live through the call.
@@ -37,7 +37,7 @@ fn set(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), Errno> {
     Errno::result(result).map(drop)
 }
 
-fn get(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, Errno> {
+pub fn get(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, Errno> {
     let (path, name) = (c_path(path), CString::new(name).unwrap_or_default());
     let mut value = vec![0_u8; room];
     // SAFETY: the call writes at most `room` bytes.
@@ -46,7 +46,7 @@ fn get(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, Errno> {
     Ok(value)
 }
 
-fn list(path: &Path) -> Result<Vec<String>, Errno> {
+pub fn list(path: &Path) -> Result<Vec<String>, Errno> {
     let path = c_path(path);
     let mut names = vec![0_u8; 4096];
     // SAFETY: the call writes at most as many bytes as there is room for.
@@ -56,7 +56,7 @@ fn list(path: &Path) -> Result<Vec<String>, Errno> {
     Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
 }
 
-fn remove(path: &Path, name: &str) -> Result<(), Errno> {
+pub fn remove(path: &Path, name: &str) -> Result<(), Errno> {
     let (path, name) = (c_path(path), CString::new(name).unwrap_or_default());
     // SAFETY: the strings live through the call.
     Errno::result(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)

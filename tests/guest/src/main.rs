@@ -29,10 +29,12 @@ mod file;
 mod file_signals;
 mod fuse;
 mod inet;
+mod inheritance;
 mod inotify;
 mod ipc;
 mod keys;
 mod landlock;
+mod large_pages;
 mod leases;
 mod listing;
 mod memory;
@@ -106,6 +108,8 @@ const FAMILIES: &[&[Test]] = &[
     descriptor::TESTS,
     ranges::TESTS,
     memory::TESTS,
+    large_pages::TESTS,
+    large_pages::stress::TESTS,
     memory_limits::TESTS,
     mempolicy::TESTS,
     mounts::TESTS,
@@ -163,6 +167,7 @@ const FAMILIES: &[&[Test]] = &[
     inet::settings::TESTS,
     inet::stream::TESTS,
     inet::waits::TESTS,
+    inheritance::TESTS,
     inotify::TESTS,
     ipc::segments::TESTS,
     ipc::semaphores::TESTS,
@@ -181,6 +186,8 @@ const FAMILIES: &[&[Test]] = &[
     trace::memory::TESTS,
     cgroups::TESTS,
     cgroups::control::TESTS,
+    cgroups::cpu::TESTS,
+    cgroups::memory::TESTS,
     core_dump::TESTS,
     procfs::TESTS,
     socket_options::TESTS,
@@ -193,6 +200,7 @@ const FAMILIES: &[&[Test]] = &[
     seccomp_listener::TESTS,
     file_signals::TESTS,
     fuse::TESTS,
+    fuse::servers::TESTS,
     landlock::TESTS,
     leases::TESTS,
     keys::TESTS,

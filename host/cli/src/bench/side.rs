@@ -1,6 +1,6 @@
 //! The sides of an experiment in machines: a kernel, and its options.
 
-use heddle_abi::boot::{KEY_ISOLATION, KEY_SLOTS, KEY_SPACE_LOCK};
+use heddle_abi::boot::{KEY_ISOLATION, KEY_PCID, KEY_SLOTS, KEY_SPACE_LOCK};
 
 use super::record::Scale;
 use crate::guest::{Choices, Kernel, Mitigations};
@@ -34,6 +34,9 @@ pub const HEDDLE_USER: Side = Side { name: "heddle-user", argument: Some((KEY_IS
 /// Heddle with all programs in one slot, so that each switch changes the page table.
 pub const HEDDLE_ONE_SLOT: Side =
     Side { name: "heddle-one-slot", argument: Some((KEY_SLOTS, "1")), ..HEDDLE };
+/// Heddle as on a processor with PCID, but that loads of page tables flush: what it costs in instructions, and what
+/// would be kept.
+pub const HEDDLE_TAGS: Side = Side { name: "heddle-tags", argument: Some((KEY_PCID, "dry-run")), ..HEDDLE };
 /// Heddle with one lock in place of each range lock.
 pub const HEDDLE_ONE_LOCK: Side =
     Side { name: "heddle-one-lock", argument: Some((KEY_SPACE_LOCK, "one")), ..HEDDLE };

@@ -134,7 +134,8 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
         }
     }
     let engines = ["podman", "rootless", "containerd"].map(|script| (Part::Engines, script, true));
-    let quick = [(Part::Front, "setup", false), (Part::Machines, "machines", false)];
+    let quick =
+        [(Part::Front, "setup", false), (Part::Machines, "machines", false), (Part::Machines, "oci", false)];
     for (part, script, is_long) in quick.into_iter().chain(engines) {
         if options.has(part) && (options.long || !is_long || !options.only.is_empty()) {
             tool::test(&repository, script, options.filter.as_deref(), &mut tally);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::process::{heddle_run, run};
+use super::side_by_side::side_by_side;
 use super::{Tally, Verdict, cargo};
 use crate::guest::Kernel;
 
@@ -50,11 +51,14 @@ struct TestMachine {
 /// The tests that run on each model of a processor.
 const PROCESSOR_FAMILIES: &[&str] = &["signal::", "preemption::"];
 
+/// The tests that depend most on which root a program runs on.
+const KEPT_FAMILIES: &[&str] = &["process::", "space::", "slots::", "memory::", "privilege::"];
+
 const fn processor(name: &'static str, options: &'static [&'static str]) -> TestMachine {
     TestMachine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
 }
 
-const MACHINES: [TestMachine; 17] = [
+const MACHINES: [TestMachine; 19] = [
     TestMachine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
     TestMachine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
     TestMachine {
@@ -67,19 +71,19 @@ const MACHINES: [TestMachine; 17] = [
         name: "heddle-user",
         kernel: Kernel::Heddle,
         options: &["--isolation", "user", "--smp", "2"],
-        families: &["process::", "thread::", "privilege::", "slots::", "space::"],
+        families: &["process::", "thread::", "privilege::", "slots::", "space::", "large_pages::"],
     },
     TestMachine {
         name: "heddle-none",
         kernel: Kernel::Heddle,
         options: &["--isolation", "none", "--smp", "4"],
-        families: &["process::", "privilege::", "slots::", "space::"],
+        families: &["process::", "privilege::", "slots::", "space::", "large_pages::"],
     },
     TestMachine {
         name: "heddle-8-cpus",
         kernel: Kernel::Heddle,
         options: &["--smp", "8"],
-        families: &["process::", "thread::", "delivery::", "memory::", "slots::", "space::"],
+        families: &["process::", "thread::", "delivery::", "memory::", "large_pages::", "slots::", "space::"],
     },
     TestMachine {
         name: "heddle-4-slots",
@@ -87,11 +91,33 @@ const MACHINES: [TestMachine; 17] = [
         options: &["--boot", "heddle.slots=4"],
         families: &["space::", "slots::", "process::exec"],
     },
+    // Roots that a CPU keeps while it uses another one; what flushes too little shows on processors with tags only.
+    TestMachine {
+        name: "heddle-kept-roots",
+        kernel: Kernel::Heddle,
+        options: &["--boot", "heddle.pcid=dry-run", "--smp", "2"],
+        families: KEPT_FAMILIES,
+    },
+    TestMachine {
+        name: "heddle-kept-private",
+        kernel: Kernel::Heddle,
+        options: &["--boot", "heddle.pcid=dry-run", "--isolation", "private", "--smp", "4"],
+        families: KEPT_FAMILIES,
+    },
     TestMachine {
         name: CHECKING,
         kernel: Kernel::Heddle,
         options: &["--checking", "--smp", "2"],
-        families: &["process::", "thread::", "signal::", "delivery::", "privilege::", "socket::", "memory::"],
+        families: &[
+            "process::",
+            "thread::",
+            "signal::",
+            "delivery::",
+            "privilege::",
+            "socket::",
+            "memory::",
+            "large_pages::",
+        ],
     },
     processor("heddle-qemu64", &["--cpu", "qemu64"]),
     processor("heddle-nehalem", &["--cpu", "Nehalem"]),
@@ -173,16 +199,16 @@ fn verdicts(
 pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     let program = cargo::program(repository, PACKAGE)?;
     let all = list(&program)?;
-    let mut counts = Vec::new();
+    let is_chosen = |machine: &TestMachine, name: &String| {
+        let families = machine.families;
+        (families.is_empty()
+            || is_long && machine.name == CHECKING
+            || families.iter().any(|family| name.starts_with(family)))
+            && filter.is_none_or(|filter| format!("guest/{}/{name}", machine.name).contains(filter))
+    };
+    let mut runs: Vec<(&TestMachine, Vec<String>)> = Vec::new();
     for machine in &MACHINES {
-        let is_chosen = |name: &String| {
-            let families = machine.families;
-            (families.is_empty()
-                || is_long && machine.name == CHECKING
-                || families.iter().any(|family| name.starts_with(family)))
-                && filter.is_none_or(|filter| format!("guest/{}/{name}", machine.name).contains(filter))
-        };
-        let names: Vec<String> = all.iter().filter(|name| is_chosen(name)).cloned().collect();
+        let names: Vec<String> = all.iter().filter(|name| is_chosen(machine, name)).cloned().collect();
         if names.is_empty() {
             continue;
         }
@@ -190,14 +216,29 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
             // A run that built it would be silent for longer than one may be.
             crate::guest::heddle::build_checking()?;
         }
-        println!("{} guest tests on {}", names.len(), machine.name);
-        let verdicts = verdicts(machine, &program, &names, all.len())?;
-        for name in &names {
-            let missing = Verdict::Failed(format!("not reached within {MACHINES_MAX} machines"));
-            tally.record(&format!("guest/{}/{name}", machine.name), verdicts.get(name).unwrap_or(&missing));
-        }
-        counts.push(summary(machine.name, &verdicts, names.len()));
+        runs.push((machine, names));
     }
+    let mut counts = vec![String::new(); runs.len()];
+    side_by_side(
+        &runs,
+        |(machine, names)| {
+            println!("{} guest tests on {}", names.len(), machine.name);
+            verdicts(machine, &program, names, all.len())
+        },
+        |index, verdicts| {
+            let (machine, names) = &runs[index];
+            let verdicts = verdicts?;
+            for name in names {
+                let missing = Verdict::Failed(format!("not reached within {MACHINES_MAX} machines"));
+                tally.record(
+                    &format!("guest/{}/{name}", machine.name),
+                    verdicts.get(name).unwrap_or(&missing),
+                );
+            }
+            counts[index] = summary(machine.name, &verdicts, names.len());
+            Ok(())
+        },
+    )?;
     for line in counts {
         println!("{line}");
     }

@@ -22,6 +22,7 @@ pub mod server;
 pub mod share_cache;
 pub mod share_edges;
 pub mod shares;
+pub mod side_by_side;
 pub mod streams;
 pub mod stress;
 pub mod terminals;

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use super::process::{RUN_TIMEOUT, heddle_run, run};
+use super::side_by_side::side_by_side;
 use super::{Tally, Verdict};
 use crate::guest::Kernel;
 
@@ -92,6 +93,14 @@ const ROOTS: [TestRoot; 8] = [
         packages: "bash,coreutils,sed,grep,mount,util-linux,bubblewrap",
         driver: &["bash", "-c"],
         shells: &[("sandbox", "bash")],
+        on_all: false,
+    },
+    TestRoot {
+        name: "served",
+        packages: "bash,coreutils,sed,grep,diffutils,util-linux,fuse3,fuse-overlayfs,squashfuse,squashfs-tools,\
+                   sshfs,openssh-client,openssh-sftp-server",
+        driver: &["bash", "-c"],
+        shells: &[("served", "bash")],
         on_all: false,
     },
     TestRoot {
@@ -275,25 +284,33 @@ fn difference(expected: &str, found: &str) -> String {
 /// If the scripts cannot be read or the tool cannot be started.
 pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     let sides = SIDES.len() - usize::from(!is_long);
+    let mut runs = Vec::new();
     for root in &ROOTS {
         let mut scripts = collect(&repository.join("tests/transcripts"), root)?;
         scripts.retain(|script| {
             filter.is_none_or(|filter| format!("transcripts/{}", script.name).contains(filter))
         });
-        if scripts.is_empty() {
-            continue;
-        }
-        println!("{} scripts in the root {}", scripts.len(), root.name);
-        let linux = outcomes((Kernel::Linux, &[]), root, &scripts)?;
-        for (suffix, options) in SIDES.into_iter().take(if root.on_all { sides } else { 1 }) {
-            let heddle = outcomes((Kernel::Heddle, options), root, &scripts)?;
-            for script in &scripts {
-                let verdict = judge(linux.get(&script.name), heddle.get(&script.name));
-                tally.record(&format!("transcripts/{}{suffix}", script.name), &verdict);
-            }
+        if !scripts.is_empty() {
+            runs.push((root, scripts));
         }
     }
-    Ok(())
+    let run = |(root, scripts): &(&TestRoot, Vec<Script>)| -> Result<Vec<(String, Verdict)>> {
+        println!("{} scripts in the root {}", scripts.len(), root.name);
+        let linux = outcomes((Kernel::Linux, &[]), root, scripts)?;
+        let mut verdicts = Vec::new();
+        for (suffix, options) in SIDES.into_iter().take(if root.on_all { sides } else { 1 }) {
+            let heddle = outcomes((Kernel::Heddle, options), root, scripts)?;
+            verdicts.extend(scripts.iter().map(|script| {
+                let verdict = judge(linux.get(&script.name), heddle.get(&script.name));
+                (format!("transcripts/{}{suffix}", script.name), verdict)
+            }));
+        }
+        Ok(verdicts)
+    };
+    side_by_side(&runs, run, |_, verdicts| {
+        verdicts?.iter().for_each(|(name, verdict)| tally.record(name, verdict));
+        Ok(())
+    })
 }
 
 #[cfg(test)]

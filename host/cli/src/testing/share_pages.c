@@ -1,4 +1,4 @@
-// Mapped pages of shared files, at the edges: share_pages lose|hold|cut FILE.
+// Mapped pages of shared files, at the edges: share_pages lose|orphan|hold|cut FILE.
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -36,6 +36,24 @@ static void lose(const char *name)
     printf("%d ", stored(first));
     printf("%d ", stored(second));
     printf("%d ", stored(second));
+    printf("%d\n", stored(open(name, O_RDONLY)));
+}
+
+// What could not be stored when nobody had the file open is told of to who opens it next, once.
+static void orphan(const char *name)
+{
+    int file = open(name, O_RDWR), error = 0;
+    char *bytes = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    bytes[0] = 'n';
+    munmap(bytes, 4096);
+    file = open(name, O_RDONLY);
+    for (int tries = 0; tries < 1000 && !error; tries++) {
+        usleep(2000);
+        error = stored(file);
+    }
+    printf("%d ", error);
+    printf("%d ", stored(file));
     printf("%d\n", stored(open(name, O_RDONLY)));
 }
 
@@ -89,6 +107,8 @@ int main(int count, char **words)
         return 1;
     if (!strcmp(words[1], "lose"))
         lose(words[2]);
+    if (!strcmp(words[1], "orphan"))
+        orphan(words[2]);
     if (!strcmp(words[1], "hold"))
         hold(words[2]);
     if (!strcmp(words[1], "cut"))

@@ -1,6 +1,7 @@
 //! The rules of control groups, cgroups(7): which controllers a group may enable, where processes may be, and how
 //! limits are written.
 
+pub mod cpu;
 #[cfg(all(test, not(heddle_loom)))]
 mod tests;
 
@@ -17,6 +18,8 @@ bitflags::bitflags! {
         const MEMORY = 1;
         /// Number of threads.
         const PIDS = 2;
+        /// Processor time.
+        const CPU = 4;
     }
 }
 
@@ -30,10 +33,11 @@ pub enum RequestError {
 }
 
 impl Controllers {
-    const NAMES: [(Self, &'static str); 2] = [(Self::MEMORY, "memory"), (Self::PIDS, "pids")];
+    const NAMES: [(Self, &'static str); 3] =
+        [(Self::CPU, "cpu"), (Self::MEMORY, "memory"), (Self::PIDS, "pids")];
 
     /// Those that may be used among the groups of one domain: only processes as a whole have memory.
-    const THREADED: Self = Self::PIDS;
+    const THREADED: Self = Self::PIDS.union(Self::CPU);
 
     /// The names, in the order in which they are shown.
     pub fn names(self) -> impl Iterator<Item = &'static str> {

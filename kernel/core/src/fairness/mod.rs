@@ -38,6 +38,8 @@ pub struct Weight(u64);
 impl Weight {
     /// The weight of `SCHED_IDLE`.
     pub const IDLE: Self = Self(3);
+    /// The units of nice value 0.
+    pub const UNIT: u64 = WEIGHT_UNIT;
 
     /// The weight of a nice value, -20 to 19: 88817 to 15.
     #[must_use]
@@ -56,6 +58,25 @@ impl Weight {
             steps -= 1;
         }
         Self((weight + (1 << 19)) >> 20)
+    }
+
+    /// The weight of a part of a group's, in units of which nice value 0 has [`Weight::UNIT`].
+    #[must_use]
+    pub const fn of_units(units: u64) -> Self {
+        let (least, most) = (Self::IDLE.0, Self::of_nice(-20).0);
+        Self(if units < least {
+            least
+        } else if units > most {
+            most
+        } else {
+            units
+        })
+    }
+
+    /// It in these units.
+    #[must_use]
+    pub const fn units(self) -> u64 {
+        self.0
     }
 
     /// The slice of a turn, in proportion to the weight; nice value 0 has 10 ms.

@@ -3,6 +3,7 @@
 //! - [`Descriptor`]: sixteen bytes for each frame: its state, its reference count, two links.
 //! - [`Layout`]: which physical addresses have a descriptor, and which one.
 //! - [`Buddy`]: free blocks of 2^k frames; allocation and release in O(orders).
+//! - [`LargeRun`]: runs of frames that page tables map by one entry.
 //! - [`slab`]: objects smaller than a frame, several to a frame, with the frame's descriptor as the only header.
 //!
 //! Frames are named by the index of their descriptor. Two frames whose indices lie in the same block of
@@ -13,12 +14,14 @@
 
 mod buddy;
 mod descriptor;
+mod large;
 mod layout;
 mod references;
 pub mod slab;
 
 pub use buddy::{Buddy, ORDERS};
 pub use descriptor::Descriptor;
+pub use large::{LARGE_FRAMES, LARGE_ORDER, LargeRun};
 pub use layout::{Layout, Region};
 pub use references::References;
 

@@ -120,7 +120,12 @@ fn options_are_what_mount_fuse_gives() {
         FuseOptions::parse(b"fd=5,rootmode=40000,user_id=0,group_id=7,allow_other,max_read=0").unwrap();
     assert_eq!((options.descriptor, options.root_mode, options.user, options.group), (5, 0o40000, 0, 7));
     assert!(options.is_for_all && !options.checks_permissions);
-    assert_eq!(options.read_max, u32::MAX);
+    assert_eq!((options.read_max, options.subtype), (u32::MAX, None));
+    assert_eq!(options.shown().unwrap(), b"user_id=0,group_id=7,allow_other");
+    let options = b"fd=5,rootmode=40000,user_id=1,group_id=2,default_permissions,max_read=9,subtype=x";
+    let options = FuseOptions::parse(options).unwrap();
+    assert_eq!(options.subtype, Some("x"));
+    assert_eq!(options.shown().unwrap(), b"user_id=1,group_id=2,default_permissions,max_read=9");
     for wrong in
         [&b"fd=5,rootmode=40000,user_id=0"[..], b"fd=x,rootmode=40000,user_id=0,group_id=0", b"whatever"]
     {

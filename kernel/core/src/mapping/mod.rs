@@ -51,6 +51,10 @@ bitflags! {
         const NO_RESERVE = 128;
         /// It is in no core dump (`MADV_DONTDUMP`).
         const NOT_DUMPED = 256;
+        /// It wants large pages (`MADV_HUGEPAGE`).
+        const LARGE_PAGES = 512;
+        /// It wants none (`MADV_NOHUGEPAGE`).
+        const SMALL_PAGES = 1024;
     }
 }
 

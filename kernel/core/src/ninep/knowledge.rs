@@ -169,6 +169,39 @@ impl Knowledge {
         !self.is_changed && self.attributes.as_ref().is_some_and(|known| known.version == version)
     }
 
+    /// Whether an answer is about the file that is known, for sure, because its change time says that nobody has
+    /// changed it: one that had its number later would have a later one. A change time that was young when it was
+    /// learnt
+    /// says nothing.
+    #[must_use]
+    pub fn is_unchanged(&self, answer: &Attributes) -> bool {
+        let is_directory = answer.mode & 0o170_000 == 0o040_000;
+        self.is_settled
+            && !is_directory
+            && self.attributes.as_ref().is_some_and(|known| {
+                (known.number, known.mode, known.changed) == (answer.number, answer.mode, answer.changed)
+            })
+    }
+
+    /// Whether a question about the file is to be one for its generation as well: it is known, and the file has
+    /// changed.
+    #[must_use]
+    pub fn wants_generation(&self) -> bool {
+        self.is_changed && self.attributes.as_ref().is_some_and(|known| known.generation.is_some())
+    }
+
+    /// Adds the generation to an answer to a question that was not for it, if it is known and the file is the same for
+    /// sure. Whether the server has to be asked for it.
+    pub fn lacks_generation(&self, answer: &mut Attributes) -> bool {
+        let Some(generation) = self.attributes.as_ref().and_then(|known| known.generation) else {
+            return false;
+        };
+        if answer.generation.is_none() && self.is_unchanged(answer) {
+            answer.generation = Some(generation);
+        }
+        answer.generation.is_none()
+    }
+
     /// Keeps an answer, unless it is older than the client's last change.
     pub fn learn(&mut self, question: &FileQuestion, answer: &Attributes) -> Judgement {
         let is_directory = answer.mode & 0o170_000 == 0o040_000;
@@ -196,13 +229,15 @@ impl Knowledge {
             Some(before) if self.is_settled && evidence(before) == evidence(answer) => Judgement::Same,
             Some(_) => Judgement::Changed,
         };
+        let mut known = *answer;
+        self.lacks_generation(&mut known);
         self.is_doubtful = is_doubtful;
         self.is_access_changed = false;
         // Names are announced one by one where there are announcements.
         let is_announced = is_directory && question.is_watched;
         self.is_settled = is_announced
             || !is_doubtful && answer.changed.0.saturating_add(STEP_SECONDS) < question.server_seconds;
-        self.attributes = Some(*answer);
+        self.attributes = Some(known);
         self.asked_ns = question.asked_ns;
         // An answer that has expired is kept all the same, and asked for again.
         self.epoch = if self.expired_at > question.begun { u64::MAX } else { question.epoch };

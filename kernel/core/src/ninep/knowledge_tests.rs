@@ -242,3 +242,39 @@ fn a_version_confirms_what_is_known() {
     file.change(1, OWN);
     assert!(!file.is_confirmed(7), "another file may have been like this one before the client changed it");
 }
+
+#[test]
+fn a_change_time_tells_files_of_one_number_apart() {
+    let mut file = Knowledge::default();
+    assert!(!file.is_unchanged(&answer(1, OLD)), "nothing is known");
+    file.learn(&question(0, 10), &answer(1, OLD));
+    assert!(file.is_unchanged(&answer(1, OLD)));
+    assert!(!file.is_unchanged(&answer(1, (1000, 1))), "it was changed, or is another");
+    assert!(!file.is_unchanged(&Attributes { number: 7, ..answer(1, OLD) }));
+    assert!(!file.is_unchanged(&Attributes { mode: 0o120_777, ..answer(1, OLD) }));
+    // One that has its number now may have been made in the same step of the clock.
+    let young = (NOW - 1, 0);
+    file.learn(&question(0, 20), &answer(1, young));
+    assert!(!file.is_unchanged(&answer(1, young)));
+    // A directory's change time is not what says whether it is settled.
+    let directory = Attributes { mode: 0o040_755, ..answer(1, OLD) };
+    file.learn(&FileQuestion { is_watched: true, ..question(0, 30) }, &directory);
+    assert!(!file.is_unchanged(&directory));
+}
+
+#[test]
+fn a_generation_is_asked_for_when_it_may_be_another() {
+    let mut file = Knowledge::default();
+    let counted = Attributes { generation: Some(5), ..answer(1, OLD) };
+    let mut unasked = answer(1, OLD);
+    assert!(!file.lacks_generation(&mut unasked), "none is known to compare with");
+    file.learn(&question(0, 10), &counted);
+    assert!(!file.lacks_generation(&mut unasked));
+    assert_eq!(unasked.generation, Some(5), "the change time says that it is the same file");
+    let mut changed = answer(1, (1001, 0));
+    assert!(file.lacks_generation(&mut changed));
+    assert!(!file.lacks_generation(&mut Attributes { generation: Some(6), ..changed }), "it is there");
+    assert!(!file.wants_generation());
+    file.change(1, OWN);
+    assert!(file.wants_generation(), "the change time will be another");
+}

@@ -4,6 +4,7 @@
 //! its bytes. This module knows how fields are laid out; the client knows which message has which, because each
 //! is used in one place.
 
+pub mod ahead;
 pub mod knowledge;
 #[cfg(test)]
 mod knowledge_tests;
@@ -243,9 +244,18 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The message ends before.
     pub fn qid_and_version(&mut self) -> Read<(u64, u32)> {
-        self.bytes(1)?;
+        let qid = self.whole_qid()?;
+        Ok((qid.number, qid.version))
+    }
+
+    /// A file's identity as a whole.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn whole_qid(&mut self) -> Read<Qid> {
+        let bits = self.u8()?;
         let version = self.u32()?;
-        Ok((self.u64()?, version))
+        Ok(Qid { number: self.u64()?, version, is_directory: bits & 0x80 != 0 })
     }
 
     /// A file's identity, and its type as in `struct dirent`.
@@ -263,11 +273,28 @@ impl<'a> Reader<'a> {
         Ok((self.u64()?, kind))
     }
 
+    /// How many of so many bytes have been read.
+    #[must_use]
+    pub const fn position_from(&self, bytes: usize) -> usize {
+        bytes.saturating_sub(self.rest.len())
+    }
+
     /// Whether all has been read.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
+}
+
+/// A file's identity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Qid {
+    /// Its number.
+    pub number: u64,
+    /// Another one when the file has changed.
+    pub version: u32,
+    /// Whether it is a directory.
+    pub is_directory: bool,
 }
 
 /// The attributes in `Rgetattr`.
@@ -308,9 +335,9 @@ impl Attributes {
         let generation = if valid & GETATTR_GENERATION == 0 {
             None
         } else {
-            // After the time of birth.
+            // After the time of birth. QEMU says that it is there, and zero, where the file system counts none.
             time()?;
-            Some(reader.u64()?)
+            Some(reader.u64()?).filter(|&generation| generation != 0)
         };
         let numbers =
             Self { number, version, mode, uid, gid, links, device, size, blocks, ..Self::default() };

@@ -83,6 +83,11 @@ fn attributes_and_entries() {
     assert_eq!((known.is_same_file(&known), known.is_same_file(&attributes)), (Some(true), None));
     let next = Attributes { generation: Some(17), ..known };
     assert_eq!(known.is_same_file(&next), Some(false), "the number has another file");
+    let generation_at = length - 16;
+    buffer[generation_at..generation_at + 8].fill(0);
+    let mut reader = Reader::of_reply(&buffer[..length], kind::GETATTR).unwrap();
+    let uncounted = Attributes::read(&mut reader).unwrap();
+    assert_eq!(uncounted.generation, None, "the file system counts none");
 
     let mut writer = MessageWriter::new(&mut buffer, kind::READDIR + 1, 0);
     writer.bytes(&[0; 5]);

@@ -1,5 +1,7 @@
 //! The protocols of address spaces that need no machine, so that they are tested and modelled on the host.
 //!
+//! - [`kept`]: several composed roots for each processor, whose translations it keeps.
+//! - [`large_page`]: entries that lead to a large page in place of a leaf table.
 //! - [`leaf_table`]: page tables that several roots share.
 //! - [`one_lock`]: a lock without ranges, whose waiters are suspended.
 //! - [`roots`]: the roots that processors compose of the tables of slots.
@@ -9,6 +11,8 @@
 //! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering
 //! of `weaken.txt` that is weakened.
 
+pub mod kept;
+pub mod large_page;
 pub mod leaf_table;
 pub mod one_lock;
 pub mod roots;

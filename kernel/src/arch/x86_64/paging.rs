@@ -62,6 +62,8 @@ impl PageTableEntry {
     const USER: u64 = 1 << 2;
     const ACCESSED: u64 = 1 << 5;
     const DIRTY: u64 = 1 << 6;
+    /// In an entry of a table above the leaf tables: it leads to a large page.
+    const LARGE: u64 = 1 << 7;
     const GLOBAL: u64 = 1 << 8;
     /// Ignored by the processor: the frame is counted, and the entry holds one reference.
     const COUNTED: u64 = 1 << 9;
@@ -104,6 +106,39 @@ impl PageTableEntry {
     pub const fn table(physical: u64, write: bool) -> Self {
         let bits = physical | Self::PRESENT | Self::USER | Self::ACCESSED;
         Self(if write { bits | Self::WRITE } else { bits })
+    }
+
+    /// An entry for a large page of a program's own memory, which holds a reference to it. Nothing is executed from
+    /// large pages: some processors cannot bear to have an instruction's page cached in two sizes, as it may be after a
+    /// split.
+    #[must_use]
+    pub const fn large_page(physical: u64, write: bool) -> Self {
+        Self(Self::page(physical, Rights { write, execute: false }, true, false).0 | Self::LARGE)
+    }
+
+    /// Whether an entry of a table above the leaf tables leads to a large page.
+    #[must_use]
+    pub const fn is_large(self) -> bool {
+        self.0 & Self::LARGE != 0
+    }
+
+    /// The entry of a leaf table for the page at an address, in place of an entry for the large page that it lies in.
+    #[must_use]
+    pub const fn part(self, address: usize) -> Self {
+        let offset = (address & (span(1) - 1) & !(PAGE_SIZE - 1)) as u64;
+        Self((self.0 & !(Self::LARGE | Self::LOCKED)) + offset)
+    }
+
+    /// The entry for the large page whose first page this entry of a leaf table is for; [`Self::part`] turned around.
+    #[must_use]
+    pub const fn large(self) -> Self {
+        Self(self.0 | Self::LARGE)
+    }
+
+    /// Whether an entry of a table above the leaf tables leads to a leaf table of which entries can be changed.
+    #[must_use]
+    pub const fn is_own_table(self) -> bool {
+        self.0 & (Self::LARGE | Self::WRITE) == Self::WRITE
     }
 
     /// Whether it leads to something, hidden or not.
@@ -270,6 +305,8 @@ fn note_root(root: u64, tag: u64) {
 
 /// Whether the processors keep translations by tags: only then are those but 0 in use.
 static HAS_TAGS: AtomicBool = AtomicBool::new(false);
+/// Whether the processors have no tags, and everything but the tags' effect happens all the same.
+static IS_DRY_RUN: AtomicBool = AtomicBool::new(false);
 /// Whether they forget single translations of tags that are not in use.
 static FORGETS_ELSEWHERE: AtomicBool = AtomicBool::new(false);
 
@@ -286,8 +323,14 @@ pub fn forgets_elsewhere() -> bool {
     FORGETS_ELSEWHERE.load(Ordering::Relaxed)
 }
 
-/// Makes the processors use what they have of tags, this one at once and others when they start.
-pub fn use_tags() -> Abilities {
+/// Makes the processors use what they have of tags, this one at once and others when they start. In a dry run every
+/// load of a root flushes, as without tags, and all else is done as with them, on any processor.
+pub fn use_tags(is_dry_run: bool) -> Abilities {
+    if is_dry_run {
+        IS_DRY_RUN.store(true, Ordering::Relaxed);
+        HAS_TAGS.store(true, Ordering::Relaxed);
+        return Abilities { has_tags: true, forgets_elsewhere: false };
+    }
     let basic = core::arch::x86_64::__cpuid(1).ecx;
     let has_leaf = core::arch::x86_64::__cpuid(0).eax >= 7;
     let structured = if has_leaf { core::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
@@ -301,7 +344,7 @@ pub fn use_tags() -> Abilities {
 
 /// Makes this CPU use tags if the others do.
 pub(super) fn install_tags() {
-    if has_tags() {
+    if has_tags() && !IS_DRY_RUN.load(Ordering::Relaxed) {
         // SAFETY: the processor has them, as `use_tags` found out, and the tag in use is 0, as it must be now.
         unsafe { Cr4::update(|flags| flags.insert(Cr4Flags::PCID)) };
     }
@@ -314,6 +357,12 @@ pub(super) fn install_tags() {
 pub unsafe fn load_tagged_root(root: u64, tag: u16, keeps: bool) {
     let frame = PhysFrame::containing_address(PhysAddr::new_truncate(root));
     let Ok(pcid) = Pcid::new(tag) else { return };
+    if IS_DRY_RUN.load(Ordering::Relaxed) {
+        // SAFETY: the caller's promise.
+        unsafe { Cr3::write(frame, Cr3Flags::empty()) };
+        note_root(root, tag.into());
+        return;
+    }
     // SAFETY: the caller's promise.
     unsafe { if keeps { Cr3::write_pcid_no_flush(frame, pcid) } else { Cr3::write_pcid(frame, pcid) } }
     note_root(root, tag.into());
@@ -409,9 +458,6 @@ fn map(range: core::ops::Range<usize>, zeroed_frame: fn() -> Option<u64>) -> boo
 /// The part of physical memory that entry.s maps directly on every processor.
 pub(super) const BOOT_MAP_BYTES: u64 = 4 << 30;
 const GIB: u64 = 1 << 30;
-/// Leaves that map 2 MiB or 1 GiB.
-const LARGE: u64 = 1 << 7;
-
 /// The end of the direct map.
 pub(super) fn direct_map_end() -> u64 {
     DIRECT_MAP_END.load(Ordering::Relaxed)
@@ -440,7 +486,7 @@ pub(super) fn extend_direct_map(tables: u64, table_bytes: u64) {
         | PageTableEntry::NO_EXECUTE
         | PageTableEntry::ACCESSED
         | PageTableEntry::DIRTY
-        | LARGE;
+        | PageTableEntry::LARGE;
     let count = table_bytes / PAGE_SIZE as u64;
     for number in 0..count {
         let table = tables + number * PAGE_SIZE as u64;

@@ -126,6 +126,14 @@ pub(super) struct Connection {
     pub read_max: usize,
 }
 
+/// The thread whose turn goes on, as a server sees it.
+fn caller_here() -> Option<FuseCaller> {
+    with_thread_here(|thread| {
+        let who = thread.credentials();
+        FuseCaller { uid: who.fsuid, gid: who.fsgid, pid: thread.tid().cast_unsigned() }
+    })
+}
+
 /// The right to wait for a server.
 struct ServerWait<'a>(&'a Connection);
 
@@ -210,11 +218,7 @@ impl Connection {
         answer_max: usize,
         give_back: GiveBack,
     ) -> Result<Vec<u8>, Errno> {
-        let caller = with_thread_here(|thread| {
-            let who = thread.credentials();
-            FuseCaller { uid: who.fsuid, gid: who.fsgid, pid: thread.tid().cast_unsigned() }
-        });
-        let caller = caller.ok_or(Errno::EACCES)?;
+        let caller = caller_here().ok_or(Errno::EACCES)?;
         let _waiting = ServerWait::begin(self)?;
         let is_starting = || self.requests.lock().phase == ConnectionPhase::Starting;
         if is_starting() {
@@ -253,6 +257,19 @@ impl Connection {
     pub fn release(&self, message: Result<FuseMessage, OutOfMemory>) {
         let Ok(message) = message else { return };
         if let Ok(question) = self.put(message, FuseCaller::default(), Some(0), GiveBack::Nothing) {
+            *question.progress.lock() = FuseProgress::GivenUp;
+        }
+    }
+
+    /// The same from a thread that is dying, and has no time, as itself: where the server lags behind it hears nothing,
+    /// so that what nobody waits for takes no more memory.
+    pub fn tell_dying(&self, message: Result<FuseMessage, OutOfMemory>) {
+        let Ok(message) = message else { return };
+        if self.requests.lock().unread.len() >= UNANSWERED_MAX {
+            return;
+        }
+        let caller = caller_here().unwrap_or_default();
+        if let Ok(question) = self.put(message, caller, Some(0), GiveBack::Nothing) {
             *question.progress.lock() = FuseProgress::GivenUp;
         }
     }
@@ -399,7 +416,11 @@ impl Connection {
         let mut bytes = [0; ANSWER_HEADER_BYTES];
         buffer.copy_in(&mut bytes)?;
         let header = AnswerHeader::read(bytes);
-        if header.length as usize != total {
+        // libfuse gives the header to a pipe by vmsplice(2), and corrects the length in it when it knows that fewer
+        // bytes follow. Linux's pipe has the program's page and sees that; a pipe here has a copy, so the record says
+        // how long it is.
+        let is_corrected = buffer.is_spliced() && header.length as usize > total;
+        if header.length as usize != total && !is_corrected {
             return Err(Errno::EINVAL.into());
         }
         if header.unique == 0 {

@@ -14,7 +14,9 @@ use crate::fs::fuse::node::FuseNode;
 use crate::fs::inode::{Inode, InodeChange, Opening};
 use crate::fs::{File, FileType, IoBuffer, OpenFile, StatusFlags};
 use crate::memory::{FrameRef, MapSource, PageRef, fallible};
+use crate::process::detour::with_thread_here;
 use crate::sync::SpinLock;
+use crate::wait::node::WaitKind;
 
 /// Bytes of the answer to `OPEN`.
 pub(super) const OPENED_BYTES: usize = 16;
@@ -288,11 +290,18 @@ impl File for FuseFile {
     }
 
     fn flush(&self) -> Result<(), Errno> {
-        let mut message = self.node.message(opcode::FLUSH, 24)?;
-        message.u64(self.handle.number);
-        message.u64(0);
-        message.u64(0);
-        absent_is_done(self.node.ask(message, 0).map(drop))
+        let message = || {
+            let mut message = self.node.message(opcode::FLUSH, 24)?;
+            message.u64(self.handle.number);
+            message.u64(0);
+            message.u64(0);
+            Ok::<_, Errno>(message)
+        };
+        if with_thread_here(|thread| thread.is_interrupted(WaitKind::Killable)) == Some(true) {
+            self.node.connection().tell_dying(message().map_err(|_| OutOfMemory));
+            return Ok(());
+        }
+        absent_is_done(self.node.ask(message()?, 0).map(drop))
     }
 
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {

@@ -13,6 +13,7 @@
 //! refused (`ENODEV`), as Linux does for files with direct input and output. Locks hold among the programs of this
 //! machine, and the server is not asked for them. Only the first user namespace mounts such file systems.
 
+mod attributes;
 mod connection;
 mod device;
 mod file;
@@ -26,10 +27,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use heddle_kernel_core::fuse::{FuseOptions, ROOT_ID};
 
 use crate::error::Errno;
+use crate::fs::dentry::copy_name;
 use crate::fs::fuse::connection::Connection;
 use crate::fs::fuse::device::FuseDevice;
 use crate::fs::fuse::node::{FuseNode, fuse_node};
 use crate::fs::inode::device_number;
+use crate::fs::mount::SuperblockWords;
 use crate::fs::{Dentry, FileType, Inode, Mount, downcast};
 use crate::memory::fallible;
 use crate::process::Thread;
@@ -64,12 +67,27 @@ pub fn abort(root: &Arc<dyn Inode>) {
     }
 }
 
-/// A mount of what a program serves by the descriptor that the options name.
+/// A mount of what a program serves by the descriptor that the options name. The kind may have a name of its own.
 ///
 /// # Errors
 /// `EINVAL` (an option, or the descriptor is none of `/dev/fuse`, or serves another mount), `ENOMEM`, `ENOSPC`.
-pub fn mount(thread: &Thread, source: &[u8], options: &[u8], flags: u32) -> Result<Arc<Mount>, Errno> {
+pub fn mount(
+    thread: &Thread,
+    subtype: Option<&[u8]>,
+    source: &[u8],
+    options: &[u8],
+    flags: u32,
+) -> Result<Arc<Mount>, Errno> {
     let options = FuseOptions::parse(options).ok_or(Errno::EINVAL)?;
+    // As in Linux the kind has one name.
+    if subtype.is_some() && options.subtype.is_some() {
+        return Err(Errno::EINVAL);
+    }
+    let subtype = subtype.or(options.subtype.map(str::as_bytes)).unwrap_or_default();
+    let words = SuperblockWords {
+        subtype: copy_name(subtype)?,
+        options: copy_name(&options.shown().map_err(|_| Errno::ENOMEM)?)?,
+    };
     let kind = FileType::from_mode(options.root_mode).ok_or(Errno::EINVAL)?;
     if !matches!(kind, FileType::Directory | FileType::Regular) {
         return Err(Errno::EINVAL);
@@ -85,6 +103,7 @@ pub fn mount(thread: &Thread, source: &[u8], options: &[u8], flags: u32) -> Resu
     let root = FuseNode::new(&session, ROOT_ID, 0, kind)?;
     fallible::try_insert(&mut session.nodes.lock(), ROOT_ID, Arc::downgrade(&root))?;
     let mount = Mount::new(Dentry::new(root, None, b"")?, KIND, source, flags)?;
+    mount.file_system.set_words(words);
     connection.begin()?;
     device.serve(connection)?;
     Ok(mount)

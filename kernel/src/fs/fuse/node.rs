@@ -19,6 +19,7 @@ use crate::fs::inode::{
     Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics, Timestamp,
 };
 use crate::fs::lock::FileLocks;
+use crate::fs::xattr::ServedAttributes;
 use crate::fs::{Dentry, File, FileType};
 use crate::memory::fallible;
 use crate::process::Thread;
@@ -41,6 +42,19 @@ struct KnownAttributes {
     until_ns: u64,
 }
 
+/// How far a directory has been listed. A listing in several calls goes on with its handle, because many servers know
+/// positions of an open directory only, and its end is known, so that nobody has to ask once more.
+#[derive(Default)]
+enum FuseListing {
+    /// Nothing is known.
+    #[default]
+    Unknown,
+    /// By this handle.
+    Open(Arc<FuseHandle>),
+    /// Up to the end, which is this position.
+    Over(u64),
+}
+
 /// A file of the server.
 pub(super) struct FuseNode {
     pub session: Arc<FuseSession>,
@@ -54,6 +68,7 @@ pub(super) struct FuseNode {
     locks: FileLocks,
     /// The handle by which it was created, for the thread that did so.
     pub created: SpinLock<Option<(i32, Arc<FuseHandle>)>>,
+    listing: SpinLock<FuseListing>,
 }
 
 /// The node as one of a server.
@@ -82,6 +97,7 @@ impl FuseNode {
             known: SpinLock::new(KnownAttributes::default()),
             locks: FileLocks::new(),
             created: SpinLock::new(None),
+            listing: SpinLock::new(FuseListing::default()),
         })
     }
 
@@ -236,6 +252,13 @@ impl FuseNode {
         self.learn_answer(&answer).map(drop)
     }
 
+    /// Notes how far the directory has been listed.
+    fn note_listing(&self, listing: FuseListing) {
+        // A handle that is not used any more is closed without the lock.
+        let before = core::mem::replace(&mut *self.listing.lock(), listing);
+        drop(before);
+    }
+
     /// Entries of a directory, from a position on.
     fn list_from(&self, handle: u64, position: u64) -> Result<Vec<u8>, Errno> {
         let mut message = self.message(opcode::READDIR, 40)?;
@@ -253,6 +276,7 @@ impl Drop for FuseNode {
     fn drop(&mut self) {
         // A handle must be closed before the file is forgotten.
         drop(self.created.get_mut().take());
+        drop(core::mem::take(self.listing.get_mut()));
         let mut nodes = self.session.nodes.lock();
         // A newer node of this number stays.
         let removed = match nodes.get(&self.id) {
@@ -329,8 +353,19 @@ impl Inode for FuseNode {
 
     fn list(&self, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
         self.connection().check_caller()?;
-        let handle = FuseHandle::open(self, linux::O_RDONLY | linux::O_DIRECTORY)?;
-        let mut next = cookie;
+        let known = match &*self.listing.lock() {
+            FuseListing::Over(end) if *end == cookie && cookie != 0 => return Ok(()),
+            FuseListing::Open(handle) if cookie != 0 => Some(handle.clone()),
+            _ => None,
+        };
+        // With another handle the way to the position is from the beginning.
+        let mut is_before = known.is_none() && cookie != 0;
+        let handle = match known {
+            Some(handle) => handle,
+            None => FuseHandle::open(self, linux::O_RDONLY | linux::O_DIRECTORY)?,
+        };
+        self.note_listing(FuseListing::Open(handle.clone()));
+        let mut next = if is_before { 0 } else { cookie };
         loop {
             let entries = self.list_from(handle.number, next)?;
             let mut reader = FuseReader::new(&entries);
@@ -342,6 +377,10 @@ impl Inode for FuseNode {
                     .filter(|&next| next < i64::MAX - 2)
                     .ok_or(Errno::EIO)?
                     .cast_unsigned();
+                if is_before {
+                    is_before = next != cookie;
+                    continue;
+                }
                 let kind = FileType::from_mode(entry.kind << 12).unwrap_or(FileType::Regular);
                 let is_shown = !matches!(entry.name, b"." | b"..");
                 let name = if is_shown { entry.name } else { &[] };
@@ -350,6 +389,7 @@ impl Inode for FuseNode {
                 }
             }
             if entries.is_empty() || next == before {
+                self.note_listing(FuseListing::Over(next));
                 return Ok(());
             }
         }
@@ -382,6 +422,10 @@ impl Inode for FuseNode {
     fn change(&self, change: &InodeChange) -> Result<(), Errno> {
         self.connection().check_caller()?;
         self.set_attributes(change, None, None)
+    }
+
+    fn served_attributes(&self) -> Option<&dyn ServedAttributes> {
+        Some(self)
     }
 
     fn locks(&self, _: bool) -> Result<Option<&FileLocks>, Errno> {

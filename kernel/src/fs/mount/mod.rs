@@ -56,6 +56,15 @@ pub struct Superblock {
     /// The `MS_` flags that are its own.
     flags: AtomicU32,
     writers: writers::Writers,
+    words: spin::Once<SuperblockWords>,
+}
+
+/// The words of `/proc/mounts` about a file system beside its kind and flags.
+pub struct SuperblockWords {
+    /// The name behind the kind and a dot; nothing without a letter.
+    pub subtype: Box<[u8]>,
+    /// Its options.
+    pub options: Box<[u8]>,
 }
 
 impl Superblock {
@@ -71,6 +80,17 @@ impl Superblock {
     /// Says in which user namespace it is mounted, before anybody sees it.
     pub fn set_owner(&self, owner: &Users) {
         self.owner.call_once(|| owner.clone());
+    }
+
+    /// Says what `/proc/mounts` says of it, before anybody sees it.
+    pub fn set_words(&self, words: SuperblockWords) {
+        self.words.call_once(|| words);
+    }
+
+    /// The words of `/proc/mounts` about it.
+    #[must_use]
+    pub fn words(&self) -> Option<&SuperblockWords> {
+        self.words.get()
     }
 
     /// Its `MS_` flags.
@@ -182,6 +202,7 @@ impl Mount {
             owner: spin::Once::new(),
             flags: AtomicU32::new(flags & Superblock::FLAGS),
             writers: writers::Writers::none(),
+            words: spin::Once::new(),
         })?;
         Self::of(file_system, root, source, flags)
     }

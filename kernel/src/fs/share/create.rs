@@ -10,8 +10,9 @@ use crate::device::share::GiveUp;
 use crate::error::Errno;
 use crate::fs::Dentry;
 use crate::fs::inode::{Contents, Creation, InodeChange};
+use crate::fs::share::asking::attributes;
 use crate::fs::share::kept::VALID_NS;
-use crate::fs::share::node::{SharedNode, attributes, storable};
+use crate::fs::share::node::{SharedNode, storable};
 use crate::fs::share::special;
 
 /// The user as whom the host was told that the requests are made.
@@ -117,7 +118,7 @@ impl SharedNode {
         let question = self.server().question();
         let fid = self.fid.walk(name)?;
         // It may have the number of a file that the host has removed.
-        let attributes = attributes(GiveUp::Forget, &fid)?;
+        let attributes = attributes(GiveUp::Forget, &fid, false)?;
         self.server().forget(attributes.number, began);
         let made = Self::with_attributes(fid, &question, &attributes)?;
         *made.created.lock() = opened;

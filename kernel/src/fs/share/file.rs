@@ -13,14 +13,15 @@ use crate::fs::share::node::SharedNode;
 use crate::fs::share::{CHUNK, Fid, handle};
 use crate::fs::{File, IoBuffer, OpenFile, StatusFlags};
 use crate::memory::MapSource;
+use crate::sync::SpinLock;
 
 /// An open file.
 pub struct SharedFile {
     node: Arc<SharedNode>,
     /// The handle; a directory is opened for each listing.
     handle: Option<Arc<Handle>>,
-    /// A handle by which the host appends.
-    appender: Option<Arc<Handle>>,
+    /// A handle by which the host appends, once it was needed.
+    appender: SpinLock<Option<Arc<Handle>>>,
     /// Opened for reading and writing, so that mappings can be stored by the handle.
     stores: bool,
     /// The losses of the file that were told of, or came before it was opened.
@@ -29,7 +30,8 @@ pub struct SharedFile {
 
 impl SharedFile {
     pub(super) const fn directory(node: Arc<SharedNode>) -> Self {
-        Self { node, handle: None, appender: None, stores: false, told_losses: AtomicU64::new(0) }
+        let appender = SpinLock::new(None);
+        Self { node, handle: None, appender, stores: false, told_losses: AtomicU64::new(0) }
     }
 
     pub(super) fn regular(
@@ -39,21 +41,71 @@ impl SharedFile {
         stores: bool,
     ) -> Self {
         let told_losses = AtomicU64::new(node.state.told_losses());
-        Self { node, handle: Some(handle), appender, stores, told_losses }
+        Self { node, handle: Some(handle), appender: SpinLock::new(appender), stores, told_losses }
     }
 
     /// A handle by which bytes are written, at the end or at an offset; whether the host appends by it.
     fn writer(&self, appends: bool) -> Result<(Arc<Handle>, bool), Errno> {
         let handle = self.handle()?;
-        match &self.appender {
-            Some(appender) if appends => Ok((appender.clone(), true)),
-            // It was opened to append, and is not to any more.
-            _ if handle.appends() => {
-                let fid = handle::open(&self.node, linux::O_WRONLY)?;
-                Ok((Handle::opened(self.node.clone(), fid, linux::O_WRONLY)?, false))
-            }
-            _ => Ok((handle.clone(), false)),
+        if appends && let Some(appender) = self.appender()? {
+            return Ok((appender, true));
         }
+        if handle.appends() && !appends {
+            // It was opened to append, and is not to any more.
+            let fid = handle::open(&self.node, linux::O_WRONLY)?;
+            return Ok((Handle::opened(self.node.clone(), fid, linux::O_WRONLY)?, false));
+        }
+        Ok((handle.clone(), handle.appends()))
+    }
+
+    /// A handle by which the host appends. `None` if the host does not have the file by its name any more and there was
+    /// none before.
+    fn appender(&self) -> Result<Option<Arc<Handle>>, Errno> {
+        const FLAGS: u32 = linux::O_WRONLY | linux::O_APPEND;
+        if let Some(known) = self.appender.lock().clone() {
+            return Ok(Some(known));
+        }
+        let fid = match handle::open(&self.node, FLAGS) {
+            Ok(fid) => fid,
+            Err(error @ (Errno::EINTR | Errno::ENOMEM)) => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let opened = Handle::opened(self.node.clone(), fid, FLAGS)?;
+        let before = self.appender.lock().replace(opened.clone());
+        drop(before);
+        Ok(Some(opened))
+    }
+
+    /// Where the file ends, which the host does not say by its name any more.
+    ///
+    /// # Errors
+    /// `ESTALE`: it was not opened to be read, so nobody can say.
+    fn end_by_reading(&self, fid: &Fid, known: u64) -> Result<u64, Errno> {
+        if !self.stores {
+            return Err(Errno::ESTALE);
+        }
+        // Whether the file has so many bytes.
+        let has = |bytes: u64| {
+            let ask = |writer: &mut MessageWriter<'_>| ask_to_read(writer, fid, bytes - 1, 1);
+            fid.server.call(kind::READ, ask, |reader| Ok(reader.u32()? > 0))
+        };
+        let mut least = if known > 0 && has(known)? { known } else { 0 };
+        let mut step = 1;
+        while has(least.checked_add(step).ok_or(Errno::EFBIG)?)? {
+            least += step;
+            step *= 2;
+        }
+        // It has `least` bytes, and fewer than `step` more.
+        while step > 1 {
+            let half = step / 2;
+            if has(least + half)? {
+                least += half;
+                step -= half;
+            } else {
+                step = half;
+            }
+        }
+        Ok(least)
     }
 
     fn handle(&self) -> Result<&Arc<Handle>, Errno> {
@@ -107,11 +159,11 @@ impl File for SharedFile {
         // The end is where the host has it now.
         let give_up = GiveUp::Forget;
         let length = if appends { self.node.asked_length(give_up)? } else { self.node.length(give_up)? };
-        if appends && length.is_lost && !is_by_host {
-            // Nobody says where it ends.
-            return Err(Errno::ESTALE.into());
-        }
-        let before = length.bytes;
+        let before = if appends && length.is_lost && !is_by_host {
+            self.end_by_reading(fid, length.bytes)?
+        } else {
+            length.bytes
+        };
         let offset = if appends { before } else { offset };
         let count = buffer.remaining().min(CHUNK);
         // Looked at without taking it: the server says how much it took.

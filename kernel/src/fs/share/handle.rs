@@ -16,7 +16,8 @@ use linux_raw_sys::general as linux;
 use crate::device::share::GiveUp;
 use crate::error::Errno;
 use crate::fs::share::Fid;
-use crate::fs::share::node::{SharedNode, attributes};
+use crate::fs::share::asking::attributes;
+use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::{COMPLETE_MAX, PAGE};
 use crate::memory::fallible;
 
@@ -78,6 +79,15 @@ impl Handle {
     /// A lazy handle, if all bytes are kept.
     fn lazy(node: &Arc<SharedNode>) -> Result<Option<Arc<Self>>, Errno> {
         let (state, server) = (&node.state, &node.fid.server);
+        let is_to_be_asked = |size| !state.has_asked_generation() && state.pages.is_complete(size);
+        if state.settled_size(server).is_some_and(is_to_be_asked) {
+            // By it the file is told from another that gets its name and its number later.
+            match node.ask_generation() {
+                Ok(()) => {}
+                Err(Errno::EINTR) => return Err(Errno::EINTR),
+                Err(_) => return Ok(None),
+            }
+        }
         let Some(size) = state.settled_size(server) else { return Ok(None) };
         let pages = size.div_ceil(PAGE);
         let pinned = pages.min(COMPLETE_MAX) as usize;
@@ -190,7 +200,7 @@ fn open_unheld(node: &SharedNode) -> Result<Arc<Fid>, Errno> {
     if !node.state.is_confirmed(version) {
         node.state.expire(node.server());
     }
-    let answer = attributes(GiveUp::Forget, &fid)?;
+    let answer = attributes(GiveUp::Forget, &fid, true)?;
     let is_other = |known: Attributes| known.is_same_file(&answer) == Some(false);
     if node.state.last().is_some_and(is_other) {
         return Err(Errno::ESTALE);

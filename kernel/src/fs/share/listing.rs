@@ -4,6 +4,7 @@
 //! listed without a word to the host.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use heddle_kernel_core::ninep::{DirectoryEntry, MessageWriter, Reader, kind};
 use linux_raw_sys::general as linux;
@@ -44,6 +45,14 @@ fn show(entries: &[u8], cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) 
         }
     }
     Ok(if is_behind { ListingEnd::Next(next) } else { ListingEnd::Unknown })
+}
+
+/// The place of the name of the entry that begins at a place in a listing, and where the next one begins.
+pub fn name_at(entries: &[u8], at: usize) -> Option<(Range<usize>, usize)> {
+    let mut reader = Reader::of_fields(entries.get(at..)?);
+    let length = DirectoryEntry::read(&mut reader).ok()?.name.len();
+    let next = at + reader.position_from(entries.len() - at);
+    Some((next - length..next, next))
 }
 
 /// An opened handle of a directory.

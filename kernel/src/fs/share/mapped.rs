@@ -10,6 +10,7 @@ use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::PAGE;
 use crate::memory::source::Written;
 use crate::memory::{FrameRef, MapSource, PageRef, fallible, writeback};
+use crate::sched::detour;
 use crate::sync::SpinLock;
 
 /// A source of mappings, from the first mapping of a file until the last is gone and what was written is stored.
@@ -18,11 +19,17 @@ pub struct Mapped {
     reader: Arc<Handle>,
     /// A handle that was opened for writing.
     writer: SpinLock<Option<Arc<Handle>>>,
+    /// What was written until this moment is to be stored, since those who wrote it have ended their mappings.
+    ended_at: u64,
 }
 
 impl Mapped {
     pub fn new(node: Arc<SharedNode>, reader: Arc<Handle>) -> Result<Arc<Self>, Errno> {
-        fallible::try_arc_with(|| Self { node, reader, writer: SpinLock::new(None) })
+        Self::ending(node, reader, 0)
+    }
+
+    fn ending(node: Arc<SharedNode>, reader: Arc<Handle>, ended_at: u64) -> Result<Arc<Self>, Errno> {
+        fallible::try_arc_with(|| Self { node, reader, writer: SpinLock::new(None), ended_at })
     }
 
     /// The handle by which pages are read.
@@ -60,24 +67,62 @@ impl Mapped {
             }
         }
         state.change(server);
+        writeback::note_progress(server.device);
         Ok(())
     }
 
     fn store_pages(&self, pages: Range<u64>, clean: u64) -> Result<(), Errno> {
         self.node.state.pages.store(pages, clean, |index, frame| self.send(index, frame))
     }
+
+    /// Stores what was written until a moment, or notes that it is lost. Pages that somebody has mapped again since, by
+    /// this source or another, count as written still.
+    fn finish_until(&self, moment: u64) {
+        let send = |index: u64, frame: &FrameRef| {
+            let sent = self.send(index, frame);
+            // It may be many pages, for nobody who waits for them.
+            let _ = detour::give_way();
+            sent
+        };
+        if let Err(error) = self.node.state.pages.store(0..u64::MAX, moment, send) {
+            ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
+            // Nobody would store them later, and what is read must be what the host has.
+            self.node.state.pages.forget_written(self.node.server(), moment);
+            self.node.state.note_loss(error);
+        }
+    }
+
+    /// Has a successor of this source finished by the folder's storer, so that who has ended the last mapping does not
+    /// wait for a host that hangs. It is finished here where there is no memory for that.
+    fn hand_over(&self, moment: u64) {
+        let Ok(successor) = Self::ending(self.node.clone(), self.reader.clone(), moment) else {
+            return self.finish_until(moment);
+        };
+        *successor.writer.lock() = self.writer.lock().clone();
+        let source: Arc<dyn MapSource> = successor.clone();
+        if writeback::register(&source).is_err() {
+            return successor.finish();
+        }
+        // Whoever stores or maps the file meanwhile finds this one.
+        self.node.state.adopt(&successor);
+        if writeback::finish_later(&source).is_err() {
+            successor.finish();
+        }
+    }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
         // Nobody writes by these mappings any more. There may be new ones, which write later.
-        let pages = &self.node.state.pages;
-        let Some((_, moment)) = pages.written(&(0..u64::MAX)) else { return };
-        if let Err(error) = self.store_pages(0..u64::MAX, moment) {
-            ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
-            // Nobody would store them later, and what is read must be what the host has.
-            pages.forget_written(self.node.server(), moment);
-            self.node.state.note_loss(error);
+        let Some((_, moment)) = self.node.state.pages.written(&(0..u64::MAX)) else { return };
+        match self.node.state.mapping() {
+            // What is written belongs to those who map the file by another source, which stores it all at its end.
+            Some(other) => {
+                if let Some(writer) = self.writer.lock().take() {
+                    other.store_by(&writer);
+                }
+            }
+            None => self.hand_over(moment),
         }
     }
 }
@@ -101,13 +146,13 @@ impl MapSource for Mapped {
         self.store_pages(written.pages.clone(), if is_unmapped { written.moment } else { 0 })
     }
 
+    fn finish(&self) {
+        self.finish_until(self.ended_at);
+    }
+
     fn store_unmapped(&self) {
         if !self.node.state.lazy.lock().is_pinning() {
-            self.node.state.pages.give_up(&self.node.fid.server, |index, frame| {
-                self.send(index, frame)?;
-                writeback::note_progress();
-                Ok(())
-            });
+            self.node.state.pages.give_up(&self.node.fid.server, |index, frame| self.send(index, frame));
         }
     }
 

@@ -9,14 +9,18 @@
 //! FIFOs and sockets are nodes on the host, and pipes and sockets in the guest: nothing passes between the two. There
 //! are no device files.
 
+mod ahead;
+mod asking;
 mod create;
 mod file;
+mod filled;
 mod handle;
 mod kept;
 mod listing;
 mod mapped;
 mod names;
 mod node;
+mod opening;
 mod pages;
 mod renames;
 mod server;

@@ -2,11 +2,10 @@
 
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
+use core::sync::atomic::Ordering;
 
 use heddle_kernel_core::ninep::knowledge::{FileQuestion, Judgement};
-use heddle_kernel_core::ninep::{
-    Attributes, GETATTR_BASIC, GETATTR_GENERATION, MessageWriter, Reader, kind, set,
-};
+use heddle_kernel_core::ninep::{Attributes, MessageWriter, Reader, kind, set};
 use linux_raw_sys::general as linux;
 
 use crate::device::share::GiveUp;
@@ -15,9 +14,9 @@ use crate::fs::inode::{
     Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics, Timestamp,
 };
 use crate::fs::lock::FileLocks;
+use crate::fs::share::asking::attributes;
 use crate::fs::share::file::SharedFile;
 use crate::fs::share::handle::Handle;
-use crate::fs::share::kept::VALID_NS;
 use crate::fs::share::names::{KnownName, NameQuestion, OldName};
 use crate::fs::share::state::{FileState, Outcome};
 use crate::fs::share::{Fid, Server, handle, listing};
@@ -44,9 +43,9 @@ fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
 }
 
 impl SharedNode {
-    /// The node of a handle, about which the question was put before it was made.
+    /// The node of the folder's handle, about which the question was put before it was made.
     pub(super) fn new(fid: Fid, question: &FileQuestion) -> Result<Arc<Self>, Errno> {
-        let attributes = attributes(GiveUp::Forget, &fid)?;
+        let attributes = attributes(GiveUp::Forget, &fid, true)?;
         Self::with_attributes(fid, question, &attributes)
     }
 
@@ -56,7 +55,7 @@ impl SharedNode {
         attributes: &Attributes,
     ) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
-        let state = Self::state_for(&fid, attributes)?;
+        let state = Self::state_for(&fid, kind, attributes)?;
         fid.server.show_time(attributes);
         let judgement = state.learn(question, attributes);
         let (created, entry) = (SpinLock::new(None), SpinLock::new(Weak::new()));
@@ -68,21 +67,28 @@ impl SharedNode {
         Ok(node)
     }
 
-    /// The state for a file that was found by a new way. A state of its number that is known already is another file's
-    /// if that file is gone from where it was found: the host gives numbers of files that are gone to new ones at once.
-    fn state_for(fid: &Fid, attributes: &Attributes) -> Result<Arc<FileState>, Errno> {
+    /// The state for a file that was found by a new way. A state of its number that is known already may be another
+    /// file's, since the host gives numbers of files that are gone to new ones at once. Where the generations do not say
+    /// it, who has opened a file without the host, and a directory, keep theirs if it is gone from where it was found.
+    fn state_for(fid: &Fid, kind: FileType, attributes: &Attributes) -> Result<Arc<FileState>, Errno> {
         let (server, number) = (&fid.server, attributes.number);
         let state = server.state_of(number)?;
         let Some(other) = state.unheld_node() else { return Ok(state) };
-        let is_other = match state.last().and_then(|known| known.is_same_file(attributes)) {
+        let is_same = if state.is_unchanged(attributes) {
+            Some(true)
+        } else {
+            state.last().and_then(|known| known.is_same_file(attributes))
+        };
+        let is_other = match is_same {
             Some(is_same) => !is_same,
+            // Nobody has it open, so it does no harm if they are two files; somebody may be about to, and then one file
+            // must have one state. What was known may be another's.
+            None if kind == FileType::Regular && !state.is_lazy() => {
+                state.doubt(server);
+                state.pages.distrust();
+                false
+            }
             None => match other.ask(GiveUp::Forget) {
-                // With further names that are not asked about.
-                Err(Errno::ENOENT | Errno::ESTALE) if !attributes.has_one_name() && !state.is_lazy() => {
-                    state.doubt(server);
-                    state.pages.distrust();
-                    false
-                }
                 Err(Errno::ENOENT | Errno::ESTALE) => true,
                 Err(Errno::EINTR) => return Err(Errno::EINTR),
                 _ => false,
@@ -117,51 +123,6 @@ impl SharedNode {
     /// The server.
     pub(super) fn server(&self) -> &Arc<Server> {
         &self.fid.server
-    }
-
-    /// Asks the host for the attributes.
-    ///
-    /// # Errors
-    /// The host's; `ESTALE` if it has another file of that name.
-    fn ask(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
-        self.fid.probe(give_up)?;
-        self.ask_after_walk(give_up)
-    }
-
-    /// The same, where the host has just answered a walk to the file.
-    pub(super) fn ask_after_walk(&self, give_up: GiveUp) -> Result<Attributes, Errno> {
-        let question = self.server().question();
-        let attributes = attributes(give_up, &self.fid)?;
-        let is_other = |known: Attributes| known.is_same_file(&attributes) == Some(false);
-        if attributes.number != self.number || self.state.last().is_some_and(is_other) {
-            return Err(Errno::ESTALE);
-        }
-        self.server().show_time(&attributes);
-        if self.state.learn(&question, &attributes) == Judgement::Changed {
-            // The bytes that are kept are no longer those of who has opened the file without the host.
-            handle::open_for_lazy(self);
-        }
-        Ok(attributes)
-    }
-
-    /// Before a request that changes the file, likewise, unless the host was heard of lately.
-    pub(super) fn probe_if_old(&self) -> Result<(), Errno> {
-        if self.state.was_heard_of(VALID_NS) { Ok(()) } else { self.fid.probe(GiveUp::Forget) }
-    }
-
-    /// Makes sure that what is kept of this directory's names is right.
-    ///
-    /// # Errors
-    /// Those of asking the host.
-    pub(super) fn refresh(&self) -> Result<(), Errno> {
-        if self.state.is_current(self.server()) {
-            return Ok(());
-        }
-        match self.ask(GiveUp::Forget) {
-            // A directory that was removed has no names.
-            Err(Errno::ESTALE) => Err(Errno::ENOENT),
-            result => result.map(drop),
-        }
     }
 
     /// Another node as one of this folder.
@@ -353,8 +314,9 @@ impl SharedNode {
                 Err(error) => return Err(error),
             }
         }
-        let fid = match self.fid.walk(name) {
-            Ok(fid) => fid,
+        let found = self.find_with_others(this, name, asked);
+        match &found {
+            Ok(entry) => self.keep(name, entry, asked),
             Err(Errno::ENOENT) => {
                 let mut old = None;
                 // One that is not kept is asked for again.
@@ -364,13 +326,10 @@ impl SharedNode {
                 });
                 self.server().count_names(-isize::from(old.is_some()));
                 self.lose(old);
-                return Err(Errno::ENOENT);
             }
-            Err(error) => return Err(error),
-        };
-        let entry = Self::new(fid, &asked.question)?.entry_at(this, name)?;
-        self.keep(name, &entry, asked);
-        Ok(entry)
+            Err(_) => {}
+        }
+        found
     }
 }
 
@@ -378,14 +337,6 @@ impl SharedNode {
 /// rights of the host's user. The bit of a directory only says which group its files get.
 pub(super) const fn storable(permissions: u32, is_directory: bool) -> u32 {
     permissions & !if is_directory { linux::S_ISUID } else { linux::S_ISUID | linux::S_ISGID }
-}
-
-pub(super) fn attributes(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
-    let write = |writer: &mut MessageWriter<'_>| {
-        writer.u32(fid.number);
-        writer.u64(GETATTR_BASIC | GETATTR_GENERATION);
-    };
-    fid.server.call_or(give_up, kind::GETATTR, write, Attributes::read)
 }
 
 impl Inode for SharedNode {
@@ -429,6 +380,10 @@ impl Inode for SharedNode {
         let magic = linux::V9FS_MAGIC;
         let device = self.fid.server.device;
         asked.unwrap_or(Statistics { magic, blocks: 0, free: 0, nodes: 0, free_nodes: 0, device })
+    }
+
+    fn device(&self) -> u64 {
+        self.fid.server.device
     }
 
     fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
@@ -542,6 +497,11 @@ impl Inode for SharedNode {
         }
         let is_executed = opening.flags.contains(StatusFlags::EXECUTE);
         let access = if is_executed { linux::O_RDONLY } else { opening.flags.bits() & linux::O_ACCMODE };
+        if self.state.is_read_ahead.swap(false, Ordering::Relaxed)
+            && let Some(above) = opening.place.entry.parent()
+        {
+            self.sibling(&above.node)?.state.use_read_ahead();
+        }
         // A program that runs must stay to be had, whatever becomes of the name.
         let at_once = if access == linux::O_RDONLY { Handle::at_once(&self, !is_executed)? } else { None };
         // The host finds the end, of which it alone knows for sure, whatever becomes of the name.
@@ -564,36 +524,5 @@ impl Inode for SharedNode {
             self.state.begin_writing()?;
         }
         Ok(file)
-    }
-}
-
-impl SharedNode {
-    /// A handle by which the host appends. `None` if the file has just been created, and is not to be had by its name:
-    /// then there is the handle by which it was created.
-    fn open_to_append(self: &Arc<Self>, opening: &Opening<'_>) -> Result<Option<Arc<Handle>>, Errno> {
-        match self.open_on_host(linux::O_WRONLY | linux::O_APPEND, opening) {
-            Ok(appender) => Ok(Some(appender)),
-            Err(error) if error == Errno::EINTR || self.created.lock().is_none() => Err(error),
-            Err(_) => Ok(None),
-        }
-    }
-
-    fn open_on_host(self: &Arc<Self>, access: u32, opening: &Opening<'_>) -> Result<Arc<Handle>, Errno> {
-        let appends = access & linux::O_APPEND != 0;
-        let created = if appends { None } else { self.created.lock().take() };
-        let fid = match created {
-            Some(fid) => Ok(fid),
-            None => handle::open(self, access),
-        };
-        if matches!(fid, Err(Errno::ESTALE | Errno::ENOENT)) {
-            // The name is to be looked up anew.
-            self.state.expire(self.server());
-            let entry = &opening.place.entry;
-            if let Some(above) = entry.parent() {
-                self.sibling(&above.node)?.state.forget_entry(self.server(), entry);
-            }
-            return Err(Errno::ESTALE);
-        }
-        Handle::opened(self.clone(), fid?, access)
     }
 }

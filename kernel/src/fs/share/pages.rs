@@ -18,6 +18,7 @@ use heddle_kernel_core::ninep::{MessageWriter, Reader, kind};
 use crate::error::{Errno, TryResult};
 use crate::fs::IoBuffer;
 use crate::fs::share::file::ask_to_read;
+use crate::fs::share::filled::FilledPages;
 use crate::fs::share::handle::Handle;
 use crate::fs::share::{CHUNK, Server};
 use crate::memory::{FrameRef, fallible};
@@ -63,6 +64,12 @@ struct SharedPageCache {
     hand: u64,
 }
 
+/// The state of a file's pages at a moment: what is asked for after it counts unless they have changed since.
+pub struct PagesMark {
+    changes: u64,
+    generation: u64,
+}
+
 /// The pages of a file.
 pub struct SharedPages {
     cache: SpinLock<SharedPageCache>,
@@ -90,41 +97,51 @@ impl SharedPages {
                 == pages
     }
 
+    /// Whether no page is kept.
+    pub fn is_empty(&self) -> bool {
+        self.cache.lock().pages.slots.is_empty()
+    }
+
+    /// The state before the host is asked for pages.
+    pub fn mark(&self) -> PagesMark {
+        let cache = self.cache.lock();
+        PagesMark { changes: cache.changes, generation: cache.generation }
+    }
+
     /// Reads pages from this one on from the host, and keeps them. How many there are now, one after the other; zero
     /// if there is no memory to keep any.
     fn fill(&self, handle: &Handle, first: u64, size: u64, most: usize) -> Result<usize, Errno> {
-        let (changes, generation) = {
-            let cache = self.cache.lock();
-            (cache.changes, cache.generation)
-        };
+        let mark = self.mark();
         let fid = handle.fid()?;
         let offset = first.checked_mul(PAGE).ok_or(Errno::EFBIG)?;
         let count = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(most * PAGE_BYTES);
-        let mut frames = [const { None }; AHEAD];
-        let read = |reader: &mut Reader<'_>| {
-            let length = reader.u32()? as usize;
-            let bytes = reader.bytes(length)?;
-            for (place, page) in frames.iter_mut().zip(bytes.chunks(PAGE_BYTES)) {
-                // All that there is no memory for is read again when it is needed.
-                let Ok(frame) = FrameRef::allocate() else { break };
-                frame.write(0, page);
-                frame.clear(page.len()..PAGE_BYTES);
-                *place = Some(frame);
-            }
-            Ok(length)
-        };
-        let length = fid.server.call(kind::READ, |writer| ask_to_read(writer, fid, offset, count), read)?;
+        let ask = |writer: &mut MessageWriter<'_>| ask_to_read(writer, fid, offset, count);
+        let filled = fid.server.call(kind::READ, ask, FilledPages::<AHEAD>::read)?;
+        Ok(self.keep(&fid.server, &mark, first, filled, count))
+    }
+
+    /// Keeps pages from this one on that the host was asked for after `mark`, `count` bytes of them. How many there are
+    /// now, one after the other.
+    pub fn keep<const N: usize>(
+        &self,
+        server: &Server,
+        mark: &PagesMark,
+        first: u64,
+        filled: FilledPages<N>,
+        count: usize,
+    ) -> usize {
+        let FilledPages { frames, length } = filled;
         // A part of a page is only good at the end of the file.
         let whole = if length >= count { length.div_ceil(PAGE_BYTES) } else { length / PAGE_BYTES };
         let mut cache = self.cache.lock();
         let (mut kept, mut added) = (0, 0);
         for (index, frame) in (first..).zip(frames.into_iter().take(whole).map_while(|frame| frame)) {
             // Somebody else may have been faster, or have written what was read here.
-            if cache.changes != changes {
+            if cache.changes != mark.changes {
                 break;
             }
             if !cache.has(index) {
-                let slot = SharedPageSlot { frame, generation };
+                let slot = SharedPageSlot { frame, generation: mark.generation };
                 match fallible::try_insert(&mut cache.pages.slots, index, slot) {
                     Ok(old) => added += usize::from(old.is_none()),
                     Err(_) => break,
@@ -133,8 +150,8 @@ impl SharedPages {
             kept += 1;
         }
         drop(cache);
-        fid.server.count_frames(added as isize);
-        Ok(kept)
+        server.count_frames(added as isize);
+        kept
     }
 
     /// The page as the host has it, which is not kept if that changes meanwhile: part by part, whatever the host sends

@@ -13,7 +13,7 @@ use heddle_kernel_core::ninep::{
     Failure, HEADER_BYTES, MessageWriter, NO_FID, NO_TAG, Reader, VERSION, kind,
 };
 
-use crate::device::share::{GiveUp, MESSAGE_BYTES, Share};
+use crate::device::share::{Exchange, GiveUp, MESSAGE_BYTES, Share};
 use crate::error::{Errno, TryResult};
 use crate::fs::File;
 use crate::fs::inode::NAME_LIMIT;
@@ -160,6 +160,16 @@ impl Server {
         Ok(written)
     }
 
+    /// Requests on their way.
+    pub(super) const fn exchange(&self) -> &Exchange {
+        &self.share.exchange
+    }
+
+    /// Whether something is known of a file of this number.
+    pub(super) fn knows(&self, number: u64) -> bool {
+        self.states.lock().get(&number).is_some_and(|state| state.strong_count() > 0)
+    }
+
     /// The state of a file, which all its nodes have in common.
     pub(super) fn state_of(self: &Arc<Self>, number: u64) -> Result<Arc<FileState>, Errno> {
         let mut all = self.states.lock();
@@ -284,14 +294,29 @@ impl Server {
             }
             drop(state);
             if let Some(number) = number {
-                // The server forgets the handle whatever it says.
-                let _ = self.call(kind::CLUNK, |writer| writer.u32(number), |_| Ok(()));
+                self.clunk(number);
             }
             budget.step(Budget::ATTEMPT).await;
             let Some(mut slots) = slots else { continue };
             while drop_step(&mut slots) {
                 budget.step(Budget::ATTEMPT).await;
             }
+        }
+    }
+
+    /// Gives a handle back, and others with it. The server forgets them whatever it says, so nobody waits for its
+    /// answer.
+    fn clunk(&self, number: u32) {
+        let mut first = Some(number);
+        self.exchange().post(|buffer, tag| {
+            let number = first.take().or_else(|| self.next_gone())?;
+            let mut writer = MessageWriter::new(buffer, kind::CLUNK, tag as u16);
+            writer.u32(number);
+            writer.finish()
+        });
+        if let Some(number) = first {
+            // There are many already.
+            let _ = self.call(kind::CLUNK, |writer| writer.u32(number), |_| Ok(()));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_kernel_core::ninep::Attributes;
 use heddle_kernel_core::ninep::knowledge::{FileQuestion, Judgement, Knowledge};
@@ -14,7 +14,7 @@ use crate::fs::pipe::Pipe;
 use crate::fs::share::handle::{Handle, LazyHandles};
 use crate::fs::share::kept::wall_seconds;
 use crate::fs::share::mapped::Mapped;
-use crate::fs::share::names::{Hand, KnownName, NameQuestion, Names, OldName, Taken};
+use crate::fs::share::names::{AHEAD_MAX, Hand, KnownName, NamePlan, NameQuestion, Names, OldName, Taken};
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::SharedPages;
 use crate::fs::share::{Fid, Server};
@@ -53,6 +53,8 @@ pub struct FileState {
     /// How often bytes that were written through mappings were lost; in the lower half the last error, and whether it
     /// was told.
     losses: AtomicU64,
+    /// It was read ahead, and nobody has opened it yet.
+    pub is_read_ahead: AtomicBool,
 }
 
 /// The last loss was told.
@@ -67,6 +69,8 @@ struct CachedFile {
     target: Option<Arc<Vec<u8>>>,
     /// Another state has the number, so nobody would find names here to drop them.
     is_parted: bool,
+    /// The host was asked for the file's generation.
+    is_generation_asked: bool,
 }
 
 /// The result of the guest's own change for a name.
@@ -98,6 +102,7 @@ impl FileState {
             node: SpinLock::new(Weak::new()),
             held: AtomicUsize::new(0),
             losses: AtomicU64::new(0),
+            is_read_ahead: AtomicBool::new(false),
         }
     }
 
@@ -210,10 +215,23 @@ impl FileState {
         Some(source)
     }
 
+    /// The source of the file's mappings, if there are any.
+    pub fn mapping(&self) -> Option<Arc<Mapped>> {
+        self.mapped.lock().upgrade()
+    }
+
     /// A handle that the host has opened, if the file is mapped.
     pub fn mapped_fid(&self) -> Option<Arc<Fid>> {
         let mapped = self.mapped.lock().upgrade()?;
         mapped.reader().opened_fid().cloned()
+    }
+
+    /// This is the source of the file's mappings from now on, unless there is another.
+    pub fn adopt(&self, source: &Arc<Mapped>) {
+        let mut mapped = self.mapped.lock();
+        if mapped.strong_count() == 0 {
+            *mapped = Arc::downgrade(source);
+        }
     }
 
     /// The source of the file's mappings, made for the first of them.
@@ -280,6 +298,32 @@ impl FileState {
         self.kept.lock().attributes.last().copied()
     }
 
+    /// Whether an answer is about the file that is known, for sure.
+    pub fn is_unchanged(&self, answer: &Attributes) -> bool {
+        self.kept.lock().attributes.is_unchanged(answer)
+    }
+
+    /// Whether a question about the file is to be one for its generation as well.
+    pub fn wants_generation(&self) -> bool {
+        self.kept.lock().attributes.wants_generation()
+    }
+
+    /// Adds the generation to an answer to a question that was not for it. Whether the host has to be asked for it.
+    pub fn lacks_generation(&self, answer: &mut Attributes) -> bool {
+        self.kept.lock().attributes.lacks_generation(answer)
+    }
+
+    /// Whether the host was asked for the file's generation.
+    pub fn has_asked_generation(&self) -> bool {
+        self.kept.lock().is_generation_asked
+    }
+
+    /// The host has answered a question for the generation, which counts if the answer was kept.
+    pub fn note_generation_asked(&self, question: &FileQuestion) {
+        let mut kept = self.kept.lock();
+        kept.is_generation_asked |= kept.attributes.asked_ns() == question.asked_ns;
+    }
+
     /// The attributes, if no question is needed about type, permissions and owners.
     pub fn access(&self, server: &Server) -> Option<Attributes> {
         self.kept.lock().attributes.access(&server.horizon()).copied()
@@ -294,7 +338,14 @@ impl FileState {
     /// Keeps the server's answer.
     pub fn learn(&self, question: &FileQuestion, answer: &Attributes) -> Judgement {
         let mut kept = self.kept.lock();
-        if kept.attributes.learn(question, answer) == Judgement::Same {
+        let has_generation =
+            |kept: &CachedFile| kept.attributes.last().is_some_and(|of| of.generation.is_some());
+        let had_generation = has_generation(&kept);
+        let judgement = kept.attributes.learn(question, answer);
+        if had_generation && !has_generation(&kept) {
+            kept.is_generation_asked = false;
+        }
+        if judgement == Judgement::Same {
             return Judgement::Same;
         }
         let old = (kept.names.distrust(), kept.target.take());
@@ -373,6 +424,7 @@ impl FileState {
         let moment = server.next_moment();
         let mut kept = self.kept.lock();
         kept.attributes.forget(moment);
+        kept.is_generation_asked = false;
         let listing = kept.names.distrust();
         drop(kept);
         drop(listing);
@@ -413,6 +465,26 @@ impl FileState {
         if is_kept {
             update(&mut kept.names);
         }
+    }
+
+    /// Further names to ask for with one that is not known.
+    pub fn plan_names(&self, name: &[u8]) -> Option<NamePlan> {
+        self.kept.lock().names.plan_names(name)
+    }
+
+    /// Entries of files that may be read with one of which no bytes are kept.
+    pub fn plan_reads(&self) -> [OldName; AHEAD_MAX] {
+        self.kept.lock().names.plan_reads()
+    }
+
+    /// So many files were read ahead.
+    pub fn add_read_ahead(&self, count: usize) {
+        self.kept.lock().names.read_ahead().add(count);
+    }
+
+    /// A file that was read ahead is opened.
+    pub fn use_read_ahead(&self) {
+        self.kept.lock().names.read_ahead().use_one();
     }
 
     /// Ends a change of a name in this directory that began at a moment. If others changed the directory meanwhile,

@@ -362,6 +362,7 @@ impl TreeNode {
         to: &Arc<Dentry>,
         name: &[u8],
         how: Rename,
+        whiteout: Option<&Creation<'_>>,
     ) -> Result<(), Errno> {
         let target = tree_node(&to.node)?;
         if !Arc::ptr_eq(&self.tree, &target.tree) {
@@ -405,7 +406,16 @@ impl TreeNode {
                 if let Some(other) = &replaced {
                     Self::check_replace(&node, other, &from)?;
                 }
-                self.move_entry(entry, to, &target, (&old_name, name), replaced)
+                let left = match whiteout {
+                    Some(creation) => {
+                        let owner = creation.credentials;
+                        let (contents, permissions) = (&creation.contents, creation.permissions);
+                        let node = self.tree.node(contents, permissions, owner.fsuid, owner.fsgid)?;
+                        Some(Dentry::new(node, Some(from), &old_name)?)
+                    }
+                    None => None,
+                };
+                self.move_entry(entry, to, &target, (&old_name, name), replaced, left)
             }
         }
     }
@@ -428,12 +438,16 @@ impl TreeNode {
         target: &TreeNode,
         (old_name, name): (&[u8], &[u8]),
         replaced: Option<Arc<Dentry>>,
+        left: Option<Arc<Dentry>>,
     ) -> Result<(), Errno> {
         let kind = entry.node.kind();
         let copied = copy_name(name)?;
         // Steps that can fail come first: room for a whiteout under the old name is the old entry's own.
         target.put(name, entry.clone())?;
-        self.take_out(old_name)?;
+        match left {
+            Some(left) => self.put(old_name, left)?,
+            None => self.take_out(old_name)?,
+        }
         let old = entry.set_position(to.clone(), copied);
         if let Some(replaced) = replaced {
             replaced.mark_removed();

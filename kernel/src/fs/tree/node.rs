@@ -353,7 +353,18 @@ impl Inode for TreeNode {
     }
 
     fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
-        self.rename_name(entry, to, name, how)
+        self.rename_name(entry, to, name, how, None)
+    }
+
+    fn rename_for_whiteout(
+        &self,
+        entry: &Arc<Dentry>,
+        to: &Arc<Dentry>,
+        name: &[u8],
+        how: Rename,
+        creation: &Creation<'_>,
+    ) -> Result<(), Errno> {
+        self.rename_name(entry, to, name, how, Some(creation))
     }
 
     fn follow(&self, _: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {

@@ -8,6 +8,7 @@ use linux_raw_sys::general as linux;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::MapSource;
+use crate::memory::frame::LARGE_BYTES;
 use crate::memory::source::Object;
 use crate::memory::space::{FaultAccess, Flags, Space, write_back};
 use crate::sched::Budget;
@@ -42,14 +43,19 @@ impl Space {
             linux::MADV_KEEPONFORK => self.flag(range, Flags::WIPED_IN_CHILD, false).await,
             linux::MADV_DONTDUMP => self.flag(range, Flags::NOT_DUMPED, true).await,
             linux::MADV_DODUMP => self.flag(range, Flags::NOT_DUMPED, false).await,
+            linux::MADV_HUGEPAGE => self.flag_pages(range, Flags::LARGE_PAGES, Flags::SMALL_PAGES).await,
+            linux::MADV_NOHUGEPAGE => self.flag_pages(range, Flags::SMALL_PAGES, Flags::LARGE_PAGES).await,
+            linux::MADV_COLLAPSE => {
+                let collapsed = self.collapse(range.clone(), is_dying).await;
+                self.is_mapped(range)?;
+                collapsed
+            }
             linux::MADV_POPULATE_READ => self.populate(range, false, is_dying).await,
             linux::MADV_POPULATE_WRITE => self.populate(range, true, is_dying).await,
             linux::MADV_NORMAL
             | linux::MADV_RANDOM
             | linux::MADV_SEQUENTIAL
             | linux::MADV_WILLNEED
-            | linux::MADV_HUGEPAGE
-            | linux::MADV_NOHUGEPAGE
             | linux::MADV_MERGEABLE
             | linux::MADV_UNMERGEABLE
             | linux::MADV_COLD
@@ -86,11 +92,19 @@ impl Space {
     }
 
     async fn flag(&self, range: Range<usize>, flag: Flags, value: bool) -> Result<(), Errno> {
+        let (set, cleared) = if value { (flag, Flags::empty()) } else { (Flags::empty(), flag) };
+        self.flag_pages(range, set, cleared).await
+    }
+
+    /// Sets flags and clears others.
+    async fn flag_pages(&self, range: Range<usize>, set: Flags, cleared: Flags) -> Result<(), Errno> {
         let _guard = self.lock.lock(range.clone()).await?;
         let mut is_mapped = true;
         self.each_part(range, |state, part| {
             state.mappings.reserve(2)?;
-            state.mappings.change(part.clone(), |mapping| mapping.flags.set(flag, value));
+            state.mappings.change(part.clone(), |mapping| {
+                mapping.flags = mapping.flags.difference(cleared).union(set);
+            });
             is_mapped &= state.mappings.covers(part);
             Ok(())
         })
@@ -155,8 +169,8 @@ impl Space {
         is_dying: &(impl Fn() -> bool + Sync),
     ) -> Result<(), Errno> {
         self.is_mapped(range.clone())?;
-        let mut budget = Budget::new();
-        for page in range.step_by(PAGE_SIZE) {
+        let (mut budget, mut page) = (Budget::new(), range.start);
+        while page < range.end {
             if budget.spend(FAULT_COST) {
                 budget.look().await;
                 if is_dying() {
@@ -164,6 +178,7 @@ impl Space {
                 }
             }
             self.fault(page, FaultAccess { write, execute: false }, is_dying).await?;
+            page += if write && self.is_large_at(page) { LARGE_BYTES } else { PAGE_SIZE };
         }
         Ok(())
     }
@@ -179,6 +194,12 @@ impl Space {
         let range = self.check_range(start, length).ok_or(Errno::ENOMEM)?;
         self.is_mapped(range.clone())?;
         Ok(range)
+    }
+
+    /// Whether a mapping in a range is locked.
+    pub fn has_locked(&self, range: &Range<usize>) -> bool {
+        let state = self.state.lock();
+        state.mappings.overlapping(range.clone()).any(|mapping| mapping.flags.contains(Flags::LOCKED))
     }
 
     /// Whether a range has something that msync(2) stores: most objects are in memory only.

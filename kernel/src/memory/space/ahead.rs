@@ -5,7 +5,7 @@
 //! that threads that fill memory of their own do not disturb each other. The first faults of a walk bring one page
 //! each; from then on the number doubles. So what comes in vain is less than what was touched.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::arch::paging;
 use crate::arch::paging::PAGE_SIZE;
@@ -22,17 +22,24 @@ const COUNT: usize = PAGE_SIZE - 1;
 /// The count from which on nothing changes.
 const COUNT_MAX: usize = STEPS + PAGES_MAX.ilog2() as usize;
 
+/// The most large pages that a space can have earned.
+const EARNED_MAX: u8 = 8;
+
 /// Where walks over anonymous memory would go on. Only a hint: threads may overwrite each other's.
-pub(super) struct FaultAhead([AtomicUsize; PLACES]);
+pub(super) struct FaultAhead {
+    places: [AtomicUsize; PLACES],
+    /// Large pages that may come at the first touch of their start.
+    earned: AtomicU8,
+}
 
 impl FaultAhead {
     /// No walk.
     pub const fn new() -> Self {
-        Self([const { AtomicUsize::new(0) }; PLACES])
+        Self { places: [const { AtomicUsize::new(0) }; PLACES], earned: AtomicU8::new(0) }
     }
 
     fn place(&self, page: usize) -> &AtomicUsize {
-        &self.0[page / paging::span(1) % PLACES]
+        &self.places[page / paging::span(1) % PLACES]
     }
 
     /// How many faults of a walk have come before one on `page`.
@@ -53,5 +60,28 @@ impl FaultAhead {
         let count = (self.faults_before(page) + 1).min(COUNT_MAX);
         let next = page + pages * PAGE_SIZE;
         self.place(next).store(next | count, Ordering::Relaxed);
+    }
+
+    /// The walk that would go on at `page` is over.
+    pub fn forget(&self, page: usize) {
+        self.place(page).store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a large page may come at the first touch of its start.
+    pub fn has_earned(&self) -> bool {
+        self.earned.load(Ordering::Relaxed) != 0
+    }
+
+    /// A store to the first page of a large one has brought that in, up to `end`.
+    pub fn brought_large(&self, page: usize, end: usize) {
+        let earned = self.earned.load(Ordering::Relaxed);
+        let earned = if self.faults_before(page) == COUNT_MAX {
+            // The walk has gone through the place before this one.
+            (earned + 1).min(EARNED_MAX)
+        } else {
+            earned.saturating_sub(1)
+        };
+        self.earned.store(earned, Ordering::Relaxed);
+        self.place(end).store(end | COUNT_MAX, Ordering::Relaxed);
     }
 }

@@ -14,8 +14,9 @@ use crate::memory::gather::Gather;
 use crate::memory::oom::Shortage;
 use crate::memory::source::Object;
 use crate::memory::space::ahead::PAGES_MAX;
+use crate::memory::space::large::large_around;
 use crate::memory::space::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space, resident};
-use crate::memory::table::{Leaves, rights};
+use crate::memory::table::{LargePlace, Leaves, Root, rights};
 use crate::memory::user::PageFault;
 use crate::memory::{FrameRef, PageRef, counters, shootdown};
 
@@ -69,26 +70,45 @@ impl From<FaultError> for Errno {
     }
 }
 
+/// The pages that a fault may bring in.
+struct FaultPlan {
+    /// Small pages, or a stack's growth.
+    range: Range<usize>,
+    /// A large page is to come, if there is one and its place is still empty.
+    wants_large: bool,
+}
+
+impl FaultPlan {
+    /// The addresses to lock.
+    fn locked(&self) -> Range<usize> {
+        if self.wants_large { large_around(self.range.start) } else { self.range.clone() }
+    }
+}
+
 impl Space {
     /// How long memory is waited for where nobody can say that it is over.
     pub const MEMORY_WAIT_NS: u64 = 500_000_000;
 
     /// Resolves a fault without waiting; `None` if another operation holds the range.
     pub fn try_fault(&self, address: usize, access: FaultAccess) -> Option<Result<(), FaultError>> {
-        let range = match self.fault_range(address, access) {
-            Ok(range) => range,
+        let plan = match self.plan_fault(address, access) {
+            Ok(plan) => plan,
             Err(error) => return Some(Err(error)),
         };
         // A store may replace a page that another CPU reads: it would have to be waited for.
         if access.write && shootdown::is_elsewhere(self.identity()) {
             return None;
         }
-        let _guard = match self.lock.try_lock(range.clone()) {
+        let _guard = match self.lock.try_lock(plan.locked()) {
             Ok(guard) => guard?,
             Err(error) => return Some(Err(error.into())),
         };
+        // A large page is cleared in steps.
+        if plan.wants_large && self.root().large_place(address) == LargePlace::Empty {
+            return None;
+        }
         let mut gather = Gather::new();
-        let result = self.resolve(address, access, &range, &mut gather);
+        let result = self.resolve(address, access, &plan.range, &mut gather);
         // A CPU may have begun to run the space meanwhile; then the caller has to wait for it after all.
         self.finish_now(&mut gather).then_some(result)
     }
@@ -132,16 +152,23 @@ impl Space {
     }
 
     async fn wait_and_fault(&self, address: usize, access: FaultAccess) -> Result<(), FaultError> {
-        let range = self.fault_range(address, access)?;
-        let _guard = self.lock.lock(range.clone()).await?;
+        let mut plan = self.plan_fault(address, access)?;
+        if plan.wants_large && !self.deserves_large(address & !(PAGE_SIZE - 1)) {
+            // The walk is over, so that little comes, or a large page that the space has earned.
+            plan = self.plan_fault(address, access)?;
+        }
+        let _guard = self.lock.lock(plan.locked()).await?;
+        if plan.wants_large && self.bring_in_large(address & !(PAGE_SIZE - 1)).await? {
+            return Ok(());
+        }
         let mut gather = Gather::new();
         // A fault may skip the shootdown of posted flushes only if an earlier fault's wait for them has completed:
         // concurrent faults each wait themselves.
         let unseen = self.unseen.load(Ordering::Acquire);
         if unseen != self.seen.load(Ordering::Acquire) {
-            gather.mark(range.clone());
+            gather.mark(plan.range.clone());
         }
-        let result = self.resolve(address, access, &range, &mut gather);
+        let result = self.resolve(address, access, &plan.range, &mut gather);
         self.finish(&mut gather).await;
         self.seen.fetch_max(unseen, Ordering::AcqRel);
         result
@@ -188,22 +215,24 @@ impl Space {
         self.try_fault(fault.address, access).map(|result| result.map_err(Errno::from))
     }
 
-    /// The range to lock for a fault: the pages that it may bring in, or a stack's growth.
-    fn fault_range(&self, address: usize, access: FaultAccess) -> Result<Range<usize>, FaultError> {
+    /// The pages that a fault may bring in.
+    fn plan_fault(&self, address: usize, access: FaultAccess) -> Result<FaultPlan, FaultError> {
         let page = address & !(PAGE_SIZE - 1);
+        let small = |range| Ok(FaultPlan { range, wants_large: false });
         let state = self.state.lock();
         if let Some(mapping) = state.mappings.get(address) {
             if access.write && is_filled_in_order(mapping) {
-                let end = page + self.ahead.pages(page) * PAGE_SIZE;
-                return Ok(page..end.min(mapping.end));
+                let pages = self.ahead.pages(page);
+                let range = page..(page + pages * PAGE_SIZE).min(mapping.end);
+                return Ok(FaultPlan { range, wants_large: self.wants_large(mapping, page, pages) });
             }
-            return Ok(around(page, mapping, access));
+            return small(around(page, mapping, access));
         }
         let above = state.mappings.at_or_above(address).ok_or(FaultError::Unmapped)?;
         if !above.flags.contains(Flags::GROWS_DOWN) || !self.range().contains(&address) {
             return Err(FaultError::Unmapped);
         }
-        Ok(page..above.start + PAGE_SIZE)
+        small(page..above.start + PAGE_SIZE)
     }
 
     /// Resolves a fault with `range` locked.
@@ -217,7 +246,13 @@ impl Space {
         let page = address & !(PAGE_SIZE - 1);
         let Some(mapping) = self.mapping_for(page, range)? else { return Ok(()) };
         check(&mapping, access)?;
-        let leaves = self.root().leaves(page, gather)?;
+        let Some(leaves) = self.root().leaves_or_large(page, gather, |large| {
+            resolve_large(self.root(), large, &mapping, page, access)
+        })?
+        else {
+            gather.mark_here(page..page + PAGE_SIZE);
+            return Ok(());
+        };
         let leaf = leaves.leaf(page);
         let old = leaf.get();
         let usable = old.is_present() && !old.is_hidden();
@@ -276,6 +311,31 @@ impl Space {
         state.note_promises();
         state.mappings.get(page).cloned().map(Some).ok_or(FaultError::Unmapped)
     }
+}
+
+/// Resolves a fault in a large page, if that need not be split. `false` if it must.
+fn resolve_large(
+    root: Root,
+    large: PageTableEntry,
+    mapping: &Mapping<Object>,
+    page: usize,
+    access: FaultAccess,
+) -> bool {
+    if large.is_hidden() || access.execute {
+        return false;
+    }
+    if !access.write || large.is_writable() {
+        // Another thread was faster, or this CPU had a stale translation.
+        return true;
+    }
+    // The rest of the page gets the right to store too.
+    let around = large_around(page);
+    let is_all = mapping.start <= around.start && around.end <= mapping.end;
+    let is_taken = is_all && root.take_over_large(page);
+    if is_taken {
+        count(&counters::FAULTS);
+    }
+    is_taken
 }
 
 /// Maps pages next to a fault that cost nothing, out of the same leaf table. Returns how many count.

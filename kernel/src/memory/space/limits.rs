@@ -1,6 +1,6 @@
 //! How large a space may become: `RLIMIT_AS`, `RLIMIT_DATA`, `RLIMIT_STACK`, and what may be promised.
 
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use heddle_kernel_core::mapping::Totals;
 
@@ -27,6 +27,8 @@ pub(super) struct SpaceLimits {
     data: AtomicUsize,
     stack: AtomicUsize,
     future_locks: AtomicU8,
+    /// The program wants no large pages: `PR_SET_THP_DISABLE`.
+    pub(super) large_pages_are_off: AtomicBool,
 }
 
 impl SpaceLimits {
@@ -37,13 +39,15 @@ impl SpaceLimits {
             data: AtomicUsize::new(usize::MAX),
             stack: AtomicUsize::new(stack),
             future_locks: AtomicU8::new(FutureLocks::Off as u8),
+            large_pages_are_off: AtomicBool::new(false),
         }
     }
 
     /// The same for a child, which locks nothing.
     pub(super) fn for_child(&self) -> Self {
         let copy = |limit: &AtomicUsize| AtomicUsize::new(limit.load(Ordering::Relaxed));
-        Self { all: copy(&self.all), data: copy(&self.data), ..Self::new(self.stack()) }
+        let large_pages_are_off = AtomicBool::new(self.large_pages_are_off.load(Ordering::Relaxed));
+        Self { all: copy(&self.all), data: copy(&self.data), large_pages_are_off, ..Self::new(self.stack()) }
     }
 
     /// How far a stack may grow.

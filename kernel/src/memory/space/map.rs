@@ -131,8 +131,12 @@ impl Space {
     }
 
     async fn map_anywhere(&self, length: usize, request: &MapRequest) -> Result<usize, Errno> {
+        let is_own = matches!(request.object, Object::Anonymous(_));
+        let is_aligned = is_own && !request.flags.contains(Flags::GROWS_DOWN) && self.wants_alignment(length);
         loop {
-            let Some(start) = self.find_free(length).await else {
+            let found =
+                if is_aligned { self.find_aligned(length).await } else { self.find_free(length).await };
+            let Some(start) = found else {
                 if !self.is_in_slot() {
                     return Err(Errno::ENOMEM);
                 }

@@ -21,6 +21,7 @@ mod brk;
 mod dump;
 mod fault;
 mod fork;
+mod large;
 mod layout;
 mod limits;
 mod list;
@@ -174,8 +175,9 @@ pub(super) fn initialize() {
     if let Some(count) = boot::number(KEY_SLOTS) {
         slots::limit(usize::try_from(count).unwrap_or(usize::MAX));
     }
-    if boot::is(KEY_PCID, "on") {
-        match paging::use_tags() {
+    let is_dry_run = boot::is(KEY_PCID, "dry-run");
+    if is_dry_run || boot::is(KEY_PCID, "on") {
+        match paging::use_tags(is_dry_run) {
             Abilities { has_tags: false, .. } => {
                 ::log::warn!(
                     "the processors have no PCID: translations are flushed when the page table changes"
@@ -491,18 +493,33 @@ impl Space {
     }
 
     fn flush(&self, gather: &Gather) -> PendingFlush {
-        let is_here = self.is_here();
-        if paging::has_tags() && gather.is_everywhere() && !self.is_in_slot() {
-            let number = self.removals.add();
-            if is_here && gather.flush_here() {
-                shootdown::has_flushed(self.identity(), number);
-            } else if !is_here && let Some(pages) = gather.few_pages() {
-                shootdown::flush_elsewhere(self.identity(), number, pages);
-            }
-        } else if is_here {
+        if paging::has_tags() && gather.is_everywhere() {
+            return self.flush_kept(gather);
+        }
+        if self.is_here() {
             gather.flush_here();
         }
         if gather.is_everywhere() { shootdown::post(&self.users) } else { PendingFlush::NONE }
+    }
+
+    /// The same everywhere, on processors that keep translations of roots which they don't use.
+    #[inline(never)]
+    fn flush_kept(&self, gather: &Gather) -> PendingFlush {
+        let is_here = self.is_here();
+        if let Some(entry) = self.entry() {
+            if is_here {
+                gather.flush_here();
+            }
+            roots::flush_kept(self.slot_number, entry, gather.few_pages());
+            return shootdown::post_to_keepers(&self.users);
+        }
+        let number = self.removals.add();
+        if is_here && gather.flush_here() {
+            shootdown::has_flushed(self.identity(), number);
+        } else if !is_here && let Some(pages) = gather.few_pages() {
+            shootdown::flush_elsewhere(self.identity(), number, pages);
+        }
+        shootdown::post(&self.users)
     }
 
     /// Whether `range` is whole pages of this space.
@@ -562,7 +579,7 @@ impl Drop for Space {
                 root.release_empty();
                 let word = deferred_free::slot_word(slot, entry);
                 // A CPU that had the table in its root has recorded a use since it last flushed everything.
-                let posted = shootdown::post(&self.users);
+                let posted = shootdown::post_to_keepers(&self.users);
                 deferred_free::release(posted, core::iter::once(word));
             }
             Some(_) => root.release_empty(),

@@ -171,6 +171,10 @@ impl Space {
         let mut at = range.start;
         while at < range.end {
             let next = root.next_table(at).min(range.end);
+            if root.move_large(at..next, at.wrapping_add(distance), moving, gather)? {
+                at = next;
+                continue;
+            }
             if !root.has_table(at) {
                 at = next;
                 continue;

@@ -5,14 +5,17 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::arch::paging::PageTableEntry;
 use crate::memory::PageRef;
+use crate::memory::charge::SpaceCharge;
 use crate::memory::space::Space;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Resident {
     pages: AtomicUsize,
     /// The most that there were when pages last went.
     peak: AtomicUsize,
+    /// How they count for the group of the process.
+    charge: SpaceCharge,
 }
 
 /// Whether an entry of a leaf table is a page that counts.
@@ -25,7 +28,8 @@ impl Space {
     #[inline]
     pub(super) fn pages_came(&self, count: usize) {
         if count > 0 {
-            self.resident.pages.fetch_add(count, Ordering::Relaxed);
+            let pages = self.resident.pages.fetch_add(count, Ordering::Relaxed) + count;
+            self.resident.charge.have_come(&self.resident.pages, pages);
         }
     }
 
@@ -34,12 +38,18 @@ impl Space {
         if count > 0 {
             let before = self.resident.pages.fetch_sub(count, Ordering::Relaxed);
             self.resident.peak.fetch_max(before, Ordering::Relaxed);
+            self.resident.charge.have_gone(&self.resident.pages, before.saturating_sub(count));
         }
     }
 
     /// A child has the same pages.
     pub(super) fn pages_are_shared_with(&self, child: &Self) {
         child.resident.pages.store(self.resident_pages(), Ordering::Relaxed);
+    }
+
+    /// How the pages count for the group of the process, and how many there are.
+    pub(in crate::memory) fn charge(&self) -> (&SpaceCharge, &AtomicUsize) {
+        (&self.resident.charge, &self.resident.pages)
     }
 
     /// Pages that are in memory.

@@ -5,6 +5,7 @@ use core::ops::Range;
 use heddle_kernel_core::mapping::{FreeSearch, Mappings};
 
 use crate::arch::paging;
+use crate::memory::frame::LARGE_BYTES;
 use crate::memory::source::Object;
 use crate::memory::space::{STACK_GUARD_BYTES, Search, Space, SpaceState};
 use crate::sched::Budget;
@@ -24,6 +25,16 @@ fn search_free(
 }
 
 impl Space {
+    /// Free addresses for a mapping of whole large pages, the first of which begins where one can; any free addresses
+    /// where there are no such.
+    pub(super) async fn find_aligned(&self, length: usize) -> Option<usize> {
+        let more = LARGE_BYTES - paging::PAGE_SIZE;
+        match self.find_free(length + more).await {
+            Some(start) => Some((start + more) & !(LARGE_BYTES - 1)),
+            None => self.find_free(length).await,
+        }
+    }
+
     /// Free addresses for a mapping. Another thread may have taken them by the time they are used.
     pub(super) async fn find_free(&self, length: usize) -> Option<usize> {
         let (mut budget, mut at) = (Budget::new(), None);

@@ -1,8 +1,10 @@
 //! How much memory mappings take, page by page: `/proc/PID/smaps`.
 
 use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
+use crate::memory::frame::LARGE_BYTES;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Space};
+use crate::memory::table::LargePlace;
 use crate::memory::{PageRef, frame};
 
 /// Shares of pages are counted in parts of a byte this small.
@@ -21,6 +23,8 @@ pub struct Usage {
     pub private_dirty: u64,
     /// Pages that belong to no object.
     pub anonymous: u64,
+    /// Those of them that are large.
+    pub large: u64,
     /// The most spaces that map one of the pages.
     pub mappers_max: u32,
     /// The shares of pages that several map, in parts of a byte: of no object, of files, of shared memory.
@@ -79,6 +83,7 @@ impl Usage {
         self.shared_dirty += other.shared_dirty;
         self.private_dirty += other.private_dirty;
         self.anonymous += other.anonymous;
+        self.large += other.large;
         self.mappers_max = self.mappers_max.max(other.mappers_max);
         for (sum, share) in self.shares.iter_mut().zip(other.shares) {
             *sum += share;
@@ -106,6 +111,9 @@ impl Space {
         let next = root.next_table(at).min(mapping.end);
         let Ok(Some(_guard)) = self.lock.try_lock(at..next) else { return next };
         let sharers = root.sharers(at);
+        if next - at == LARGE_BYTES && matches!(root.large_place(at), LargePlace::Large(_)) {
+            usage.large += LARGE_BYTES as u64;
+        }
         if sharers > 0 {
             for page in (at..next).step_by(PAGE_SIZE) {
                 let entry = root.look(page);

@@ -7,7 +7,9 @@
 //! Whoever changes the hierarchy, or moves a process, holds [`Hierarchy`], Linux's `cgroup_mutex`. It comes before the
 //! table of processes, and the places of processes come last.
 
+pub mod cpu;
 pub mod freeze;
+pub mod memory;
 mod place;
 
 use alloc::boxed::Box;
@@ -22,7 +24,9 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::dentry::copy_name;
 use crate::fs::{Inode, notify};
+use crate::memory::charge::GroupMemory;
 use crate::memory::fallible;
+use crate::process::control_group::cpu::GroupCpu;
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::queue::{Events, WaitQueue};
 
@@ -32,7 +36,7 @@ pub use crate::process::control_group::place::{ControlPlace, LevelChange, move_p
 pub type Groups = Option<Arc<ControlGroup>>;
 
 /// The controllers that there are.
-pub const CONTROLLERS: Controllers = Controllers::PIDS;
+pub const CONTROLLERS: Controllers = Controllers::CPU.union(Controllers::MEMORY).union(Controllers::PIDS);
 /// The most groups, as many as Linux has numbers for.
 const GROUPS_MAX: u32 = 65_535;
 /// The number of the root.
@@ -122,6 +126,12 @@ pub struct ControlGroup {
     pub events: EventFile,
     /// `pids.events`.
     pub thread_events: EventFile,
+    /// Its part in the processors.
+    pub cpu: GroupCpu,
+    /// The memory of its processes.
+    pub memory: Arc<GroupMemory>,
+    /// `memory.events` and `memory.events.local`.
+    pub memory_events: [EventFile; 2],
     /// The nodes of its directory and files, by name; the directory's has none.
     nodes: SpinLock<Vec<GroupNode>>,
 }
@@ -168,6 +178,9 @@ impl ControlGroup {
             max_descendants: u64::MAX,
         };
         let number = if parent.is_none() { ROOT_NUMBER } else { NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
+        // The root has no numbers, so that nothing is counted there.
+        let above = parent.filter(|parent| !parent.is_root()).map(|parent| parent.memory.clone());
+        let memory = fallible::try_arc(GroupMemory::new(above))?;
         // Dropped on failure, which counts it back.
         GROUP_COUNT.fetch_add(1, Ordering::Relaxed);
         fallible::try_arc(Self {
@@ -185,6 +198,9 @@ impl ControlGroup {
             used: [AtomicU64::new(0), AtomicU64::new(0)],
             events: EventFile::new(b"cgroup.events"),
             thread_events: EventFile::new(b"pids.events"),
+            cpu: GroupCpu::new(),
+            memory,
+            memory_events: [EventFile::new(b"memory.events"), EventFile::new(b"memory.events.local")],
             nodes: SpinLock::new(Vec::new()),
         })
     }
@@ -489,6 +505,18 @@ impl ControlGroup {
         if gone.contains(Controllers::PIDS) {
             // A limit goes with its controller.
             branch.children.iter().for_each(|child| child.threads.max.store(u64::MAX, Ordering::Relaxed));
+        }
+        if gone.contains(Controllers::CPU) {
+            branch.children.iter().for_each(|child| child.cpu.reset());
+        }
+        if added.contains(Controllers::CPU) {
+            cpu::begin();
+        }
+        if gone.contains(Controllers::MEMORY) {
+            for child in &branch.children {
+                child.memory.set_max(usize::MAX);
+                child.memory.ends_as_whole.store(false, Ordering::Relaxed);
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use heddle_kernel_core::cgroup::Controllers;
 
 use crate::error::Errno;
-use crate::process::control_group::{ControlGroup, Groups, Hierarchy, freeze};
+use crate::process::control_group::{ControlGroup, Groups, Hierarchy, cpu, freeze, memory};
 use crate::process::{Process, table};
 use crate::sync::SpinLock;
 
@@ -23,6 +23,8 @@ struct PlaceState {
     live: u64,
     /// The processor time that it had used when it came.
     times: (u64, u64),
+    /// Its threads have parts in the processors by their group.
+    has_parts: bool,
 }
 
 impl ControlGroup {
@@ -149,9 +151,15 @@ impl Process {
         if let Some(group) = group {
             group.charge(1)?;
             change = LevelChange(Some((group.clone(), group.add_live(1))));
+            cpu::entered(group);
         }
-        *state = PlaceState { group: group.clone(), tasks: 1, live: 1, times: (0, 0) };
+        *state = PlaceState { group: group.clone(), tasks: 1, live: 1, times: (0, 0), has_parts: false };
         Ok(change)
+    }
+
+    /// Notes whether its threads have parts in the processors by their group; whether they had, or have.
+    pub fn notes_parts(&self, has_parts: bool) -> bool {
+        core::mem::replace(&mut self.control.0.lock().has_parts, has_parts) || has_parts
     }
 
     /// One more thread. The table is locked.
@@ -244,11 +252,13 @@ pub fn move_process(
     if let Some(group) = target {
         group.charge_anyway(tasks);
         let levels = group.add_live(live);
+        cpu::entered(&group);
         told[1] = Some((group, levels));
     }
     drop(state);
     drop(table);
     drop(hierarchy);
+    memory::follow(process, false);
     freeze::follow(process);
     for (group, levels) in told.into_iter().flatten() {
         group.tell_levels(levels);

@@ -4,6 +4,7 @@
 //! against a waker's: the word is read and the waiter entered under the lock, so a wake after a change of the word
 //! finds whoever read the old value.
 
+pub(in crate::process) mod donation;
 pub mod pi;
 pub mod requeue_pi;
 pub mod robust;
@@ -25,6 +26,7 @@ use crate::wait::node::{Interrupted, WaitKind};
 
 use heddle_kernel_core::fallible::{insert_reserved, push_reserved};
 
+pub use crate::process::futex::donation::Donation;
 pub use crate::process::futex::wake_op::wake_op;
 
 const BUCKETS: usize = 256;

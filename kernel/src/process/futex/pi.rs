@@ -14,6 +14,7 @@ use linux_raw_sys::general as linux;
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::{Space, fallible};
+use crate::process::futex::donation::Donations;
 use crate::process::futex::{FutexKey, key, wake_op};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
@@ -93,17 +94,20 @@ impl PiLock {
     }
 }
 
-/// Every lock with waiters, in the order of their keys.
-pub(super) struct PiLocks(Vec<PiLock>);
+/// Every lock with waiters, in the order of their keys, and the donations outside of locks.
+pub(super) struct PiLocks {
+    locks: Vec<PiLock>,
+    pub(super) donations: Donations,
+}
 
-static LOCKS: SpinLock<PiLocks> = SpinLock::new(PiLocks(Vec::new()));
-/// How many there are, for a look without the lock.
+static LOCKS: SpinLock<PiLocks> = SpinLock::new(PiLocks { locks: Vec::new(), donations: Donations::new() });
+/// How many there are of both, for a look without the lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 pub(super) fn with_locks<R>(act: impl FnOnce(&mut PiLocks) -> R) -> R {
     let mut locks = LOCKS.lock();
     let result = act(&mut locks);
-    COUNT.store(locks.0.len(), Ordering::Relaxed);
+    COUNT.store(locks.locks.len() + locks.donations.count(), Ordering::Relaxed);
     result
 }
 
@@ -114,12 +118,12 @@ pub(super) fn has_waiters(key: &FutexKey) -> bool {
 
 impl PiLocks {
     fn find(&self, key: &FutexKey) -> Result<usize, usize> {
-        self.0.binary_search_by(|lock| lock.key.cmp(key))
+        self.locks.binary_search_by(|lock| lock.key.cmp(key))
     }
 
     fn get(&mut self, key: &FutexKey) -> Option<&mut PiLock> {
         let index = self.find(key).ok()?;
-        self.0.get_mut(index)
+        self.locks.get_mut(index)
     }
 
     /// Takes the lock for the waiter's thread, or enters the waiter; `false` then. Without `may_wait` that is `EAGAIN`.
@@ -163,20 +167,20 @@ impl PiLocks {
         let index = match self.find(&waiter.key) {
             Ok(index) => index,
             Err(index) => {
-                self.0.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                self.locks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
                 insert_reserved(
-                    &mut self.0,
+                    &mut self.locks,
                     index,
                     PiLock { key: waiter.key, owner: owner.clone(), waiters: Vec::new() },
                 );
                 index
             }
         };
-        if self.0[index].waiters.try_reserve(1).is_err() {
+        if self.locks[index].waiters.try_reserve(1).is_err() {
             self.tidy(index);
             return Err(Errno::ENOMEM);
         }
-        self.0[index].insert(waiter.clone());
+        self.locks[index].insert(waiter.clone());
         waiter.waits.store(true, Ordering::Release);
         let before = waiter.thread.pi_wait().lock().replace(waiter.clone());
         drop(before);
@@ -201,20 +205,26 @@ impl PiLocks {
     }
 
     /// Works out what is lent to a thread, and passes what has changed along the chain of locks it waits in.
-    fn settle(&mut self, thread: Arc<Thread>) {
+    pub(super) fn settle(&mut self, thread: Arc<Thread>) {
         let mut current = thread;
         for _ in 0..CHAIN_MAX {
-            let owned = self.0.iter().filter(|lock| Arc::ptr_eq(&lock.owner, &current));
-            let first = owned.filter_map(|lock| lock.waiters.first());
-            let lent = first.map(|waiter| waiter.rank.load(Ordering::Relaxed)).min();
-            if !current.lend(lent) {
+            let by_locks = self.first_waiter(&current);
+            current.set_rank_by_locks(by_locks);
+            if !current.lend(by_locks.into_iter().chain(self.donations.rank_for(&current)).min()) {
                 return;
             }
-            match self.reorder(&current) {
+            match self.reorder(&current).or_else(|| self.donations.server_of(&current)) {
                 Some(owner) => current = owner,
                 None => return,
             }
         }
+    }
+
+    /// The rank of the most urgent waiter for a lock of this thread's.
+    fn first_waiter(&self, owner: &Arc<Thread>) -> Option<u8> {
+        let owned = self.locks.iter().filter(|lock| Arc::ptr_eq(&lock.owner, owner));
+        let first = owned.filter_map(|lock| lock.waiters.first());
+        first.map(|waiter| waiter.rank.load(Ordering::Relaxed)).min()
     }
 
     /// Puts a waiting thread where its level belongs now; returns who owns the lock it waits for.
@@ -229,7 +239,7 @@ impl PiLocks {
 
     /// Gives the lock to its first waiter, whose number is in the word already.
     fn hand_over(&mut self, index: usize) {
-        let lock = &mut self.0[index];
+        let lock = &mut self.locks[index];
         let waiter = lock.waiters.remove(0);
         let before = core::mem::replace(&mut lock.owner, waiter.thread.clone());
         self.tidy(index);
@@ -248,7 +258,7 @@ impl PiLocks {
         let waited = waiter.thread.pi_wait().lock().take();
         drop(waited);
         let Ok(index) = self.find(&waiter.key) else { return };
-        let lock = &mut self.0[index];
+        let lock = &mut self.locks[index];
         lock.waiters.retain(|each| !Arc::ptr_eq(each, waiter));
         let owner = lock.owner.clone();
         self.tidy(index);
@@ -257,11 +267,11 @@ impl PiLocks {
 
     /// Forgets a lock that nobody waits for.
     fn tidy(&mut self, index: usize) {
-        if self.0[index].waiters.is_empty() {
-            self.0.remove(index);
+        if self.locks[index].waiters.is_empty() {
+            self.locks.remove(index);
         }
-        if self.0.is_empty() {
-            self.0 = Vec::new();
+        if self.locks.is_empty() {
+            self.locks = Vec::new();
         }
     }
 
@@ -271,8 +281,8 @@ impl PiLocks {
         thread: &Arc<Thread>,
         force: bool,
     ) -> Option<Result<(), (Arc<Space>, TryError)>> {
-        let index = self.0.iter().position(|lock| Arc::ptr_eq(&lock.owner, thread))?;
-        let first = self.0[index].waiters.first()?.clone();
+        let index = self.locks.iter().position(|lock| Arc::ptr_eq(&lock.owner, thread))?;
+        let first = self.locks[index].waiters.first()?.clone();
         let word = first.thread.own_tid() as u32 | linux::FUTEX_WAITERS | linux::FUTEX_OWNER_DIED;
         match wake_op::update(&first.space, first.address, |_| Ok(word)) {
             Err(halt) if !force => return Some(Err((first.space.clone(), halt))),
@@ -350,7 +360,7 @@ pub fn unlock(thread: &Arc<Thread>, space: &Arc<Space>, address: usize, is_priva
                 return Err(Errno::EPERM.into());
             }
             let known = locks.find(&key).ok();
-            let new = match known.map(|index| &locks.0[index]) {
+            let new = match known.map(|index| &locks.locks[index]) {
                 None => 0,
                 Some(lock) if !Arc::ptr_eq(&lock.owner, thread) => return Err(Errno::EINVAL.into()),
                 Some(lock) => {
@@ -392,8 +402,8 @@ pub fn level_changed(thread: &Arc<Thread>) {
         return;
     }
     with_locks(|locks| {
-        if let Some(owner) = locks.reorder(thread) {
-            locks.settle(owner);
+        if let Some(awaited) = locks.reorder(thread).or_else(|| locks.donations.server_of(thread)) {
+            locks.settle(awaited);
         }
     });
 }

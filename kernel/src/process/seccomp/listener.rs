@@ -256,7 +256,7 @@ impl FilterListener {
         }
         drop(questions);
         if let Some(replaced) = replaced {
-            replaced.release_locks(thread.process.pid);
+            let _ = replaced.closed_by(thread.process.pid);
         }
         Ok(number)
     }

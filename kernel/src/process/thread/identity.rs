@@ -81,6 +81,7 @@ impl Thread {
     /// Gives the thread another number: `execve` by a thread that isn't the first makes it the first.
     pub(in crate::process) fn set_tid(&self, (tid, own_tid): (i32, i32)) {
         self.identity.tid.store(tid, Ordering::Relaxed);
+        self.renumber_mark(tid);
         self.identity.own_tid.store(own_tid, Ordering::Relaxed);
     }
 

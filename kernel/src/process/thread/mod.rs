@@ -73,7 +73,7 @@ impl Thread {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(parts: Parts) -> Result<Arc<Self>, Errno> {
-        fallible::try_arc(Self {
+        let thread = fallible::try_arc(Self {
             process: parts.process,
             identity: identity::ThreadIdentity::new(
                 (parts.tid, parts.own_tid),
@@ -88,13 +88,15 @@ impl Thread {
                 parts.namespaces,
             ),
             signals: signals::Signals::new(parts.blocked),
-            wake: wake::Wake::new()?,
+            wake: wake::Wake::new(parts.tid)?,
             registers: registers::ProgramRegisters::new(parts.float),
             scheduling: scheduling::Scheduling::new(parts.scheduling, parts.account),
             accounting: accounting::ThreadAccounting::default(),
             ending: ending::Ending::default(),
             tracing: tracing::Tracing::default(),
             restartable: RseqRegistration::new(),
-        })
+        })?;
+        thread.announce_rank();
+        Ok(thread)
     }
 }

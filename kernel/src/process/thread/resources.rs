@@ -106,7 +106,7 @@ impl Thread {
         if let Some((table, is_last)) = self.drop_descriptors()
             && (is_last || is_last_of_process)
         {
-            table.release_locks(self.process.pid).await;
+            table.closed_by(self.process.pid, is_last).await;
         }
     }
 

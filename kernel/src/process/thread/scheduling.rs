@@ -31,6 +31,8 @@ pub(super) struct Scheduling {
     until_ns: AtomicU64,
     /// See [`Thread::rank`].
     rank: AtomicU8,
+    /// See [`Thread::rank_by_locks`].
+    rank_by_locks: AtomicU8,
     /// ioprio_set(2).
     io_priority: AtomicU32,
     /// `PR_SET_TIMERSLACK`: what is set, and what 0 resets it to.
@@ -46,6 +48,7 @@ impl Scheduling {
             priority: AtomicU32::new(parameters.priority(account.is_exhausted()).to_bits().into()),
             until_ns: AtomicU64::new(0),
             rank: AtomicU8::new(rank_of(parameters.realtime)),
+            rank_by_locks: AtomicU8::new(u8::MAX),
             entity: SpinLock::new(SchedEntity::new(parameters, account)),
             io_priority: AtomicU32::new(0),
             timer_slack_ns: AtomicU64::new(Thread::TIMER_SLACK_NS),
@@ -226,7 +229,7 @@ impl Thread {
         let is_running = self.cpu().is_some();
         self.with_entity(|entity| {
             entity.set_parameters(parameters, now_ns(), is_running);
-            self.scheduling.rank.store(rank_of(entity.realtime()), Ordering::Relaxed);
+            self.set_rank(rank_of(entity.realtime()));
         });
         if has_moved {
             executor::affinity_changes(self, parameters.affinity);
@@ -242,6 +245,33 @@ impl Thread {
         self.scheduling.rank.load(Ordering::Relaxed)
     }
 
+    /// The same without what others have lent it.
+    #[must_use]
+    pub fn own_rank(&self) -> u8 {
+        rank_of(self.scheduling().realtime)
+    }
+
+    /// The rank of the most urgent thread that waits for a lock of this thread's; `u8::MAX` for none.
+    #[must_use]
+    pub fn rank_by_locks(&self) -> u8 {
+        self.scheduling.rank_by_locks.load(Ordering::Relaxed)
+    }
+
+    /// Says who waits for its locks. The lock of all those is held.
+    pub fn set_rank_by_locks(&self, rank: Option<u8>) {
+        self.scheduling.rank_by_locks.store(rank.unwrap_or(u8::MAX), Ordering::Relaxed);
+    }
+
+    fn set_rank(&self, rank: u8) {
+        self.scheduling.rank.store(rank, Ordering::Relaxed);
+        self.node().set_urgent(rank < Self::RANK_ORDINARY);
+    }
+
+    /// The thread has just been made: its waits are as urgent as it is.
+    pub(super) fn announce_rank(&self) {
+        self.set_rank(self.rank());
+    }
+
     /// Lends the thread the level of those who wait for it, the most urgent of which has this rank. Returns whether
     /// the thread's own rank has changed.
     #[must_use]
@@ -251,7 +281,7 @@ impl Thread {
         let is_running = self.cpu().is_some();
         self.with_entity(|entity| {
             entity.lend(realtime, now_ns(), is_running);
-            self.scheduling.rank.store(rank_of(entity.realtime()), Ordering::Relaxed);
+            self.set_rank(rank_of(entity.realtime()));
         });
         let has_changed = self.rank() != before;
         if has_changed {

@@ -1,15 +1,18 @@
 //! How a thread is woken and told to look at something.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::Waker;
 
 use crate::arch;
 use crate::error::Errno;
-use crate::process::Thread;
+use crate::process::{Thread, running};
 use crate::sched::detour;
 use crate::signal::PendingWork;
-use crate::wait::node::{WaitKind, WaitNode};
+use crate::wait::node::{ThreadMark, WaitKind, WaitNode};
+
+/// Counts the threads that have been made.
+static THREADS: AtomicU32 = AtomicU32::new(1);
 
 pub(super) struct Wake {
     /// The thread in wait queues, and how signals wake it.
@@ -20,6 +23,8 @@ pub(super) struct Wake {
     cpu: AtomicU32,
     /// The CPU that polled it last.
     last_cpu: AtomicU32,
+    /// A [`ThreadMark`].
+    mark: AtomicU64,
     /// The poll stands still while the host is asked.
     in_detour: AtomicBool,
     /// It waits, and nothing but its death ends that early.
@@ -27,12 +32,14 @@ pub(super) struct Wake {
 }
 
 impl Wake {
-    pub(super) fn new() -> Result<Self, Errno> {
+    pub(super) fn new(tid: i32) -> Result<Self, Errno> {
+        let serial = THREADS.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             node: WaitNode::new()?,
             work: AtomicU32::new(0),
             cpu: AtomicU32::new(0),
             last_cpu: AtomicU32::new(0),
+            mark: AtomicU64::new(ThreadMark::new(tid, serial).0),
             in_detour: AtomicBool::new(false),
             waits_killably: AtomicBool::new(false),
         })
@@ -40,12 +47,26 @@ impl Wake {
 }
 
 impl Thread {
+    /// The name of the thread where it is not kept alive.
+    #[inline]
+    #[must_use]
+    pub fn mark(&self) -> ThreadMark {
+        ThreadMark(self.wake.mark.load(Ordering::Relaxed))
+    }
+
+    /// The thread has another number from now on.
+    pub(super) fn renumber_mark(&self, tid: i32) {
+        let serial = (self.mark().0 >> 32) as u32;
+        self.wake.mark.store(ThreadMark::new(tid, serial).0, Ordering::Relaxed);
+    }
+
     /// The thread's coroutine is polled here from now on.
     pub fn arrive(&self, waker: &Waker) {
         self.wake.node.set_waker(waker);
         let cpu = arch::cpu::id() as u32;
         self.wake.last_cpu.store(cpu, Ordering::Relaxed);
         self.wake.cpu.store(cpu + 1, Ordering::Release);
+        running::set_on(cpu as usize, self.mark());
     }
 
     /// The poll stands still from now on, until [`Thread::end_detour`].
@@ -58,6 +79,7 @@ impl Thread {
     pub fn end_detour(&self) {
         self.wake.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
         self.wake.in_detour.store(false, Ordering::Relaxed);
+        running::set_on(arch::cpu::id(), self.mark());
     }
 
     /// Whether the poll stands still.

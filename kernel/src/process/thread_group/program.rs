@@ -21,7 +21,7 @@ pub(super) struct RunningProgram {
     is_dumpable: AtomicBool,
     /// The user namespace whose rights it takes to look into the process while it is closed.
     memory_users: SpinLock<Users>,
-    /// `PR_SET_THP_DISABLE`, which is kept and told: there are no large pages.
+    /// `PR_SET_THP_DISABLE`, which a new program's space is told.
     huge_pages_are_off: AtomicBool,
     oom: SpinLock<OomAdjustment>,
     /// The mappings that a core dump has: `coredump_filter`.

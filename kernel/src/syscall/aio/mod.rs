@@ -39,7 +39,9 @@ const LOOK_COST: u32 = 2;
 /// io_setup(2).
 pub fn io_setup(call: &mut Call<'_>) -> SyscallResult {
     let (requests, result) = (call.uint(0), call.word(1));
-    if u64::from_ne_bytes(get(call, result)?) != 0 || requests == 0 {
+    // More than Linux could count the bytes of.
+    const IMPOSSIBLE: u32 = 0x1000_0000 / 64;
+    if u64::from_ne_bytes(get(call, result)?) != 0 || requests == 0 || requests > IMPOSSIBLE {
         return Err(Errno::EINVAL.into());
     }
     if requests > REQUESTS_MAX {

@@ -160,7 +160,14 @@ pub fn utimensat(call: &mut Call<'_>) -> SyscallResult {
         0 => [When::Now; 2],
         address => [get_when(call, address)?, get_when(call, address + size_of::<linux::timespec>())?],
     };
-    let place = if call.word(1) == 0 {
+    // Nothing is to be done, so not even the path counts.
+    if times.iter().all(|when| matches!(when, When::Stays)) {
+        return Ok(0.into());
+    }
+    let place = if call.word(1) == 0 && call.int(0) != linux::AT_FDCWD {
+        if flags != 0 {
+            return Err(Errno::EINVAL.into());
+        }
         place_of(call)?
     } else {
         let path = get_path(call, 1)?;

@@ -25,6 +25,8 @@ const CHANGEABLE: StatusFlags = StatusFlags::APPEND
     .union(StatusFlags::NOATIME)
     .union(StatusFlags::from_bits_retain(linux::FASYNC));
 
+/// A request of ioctl(2) that `linux-raw-sys` leaves out: the size of a block.
+const FIGETBSZ: u32 = 2;
 /// Flags of close_range(2), which `linux-raw-sys` leaves out.
 const CLOSE_RANGE_UNSHARE: u32 = 2;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
@@ -32,17 +34,16 @@ const CLOSE_RANGE_CLOEXEC: u32 = 4;
 /// close(2).
 pub fn close(call: &mut Call<'_>) -> SyscallResult {
     let open = call.thread.descriptors().remove(call.int(0))?;
-    open.release_locks(call.thread.process.pid);
     if open.file.lingers() {
+        open.closed_by(call.thread.process.pid)?;
         return close_lingering(call, open);
     }
+    open.release_locks(call.thread.process.pid);
     Ok(0.into())
 }
 
-/// Closes a socket with `SO_LINGER` on: the call waits until the peer has all bytes, if nobody else has it open. Or a
-/// file that a program serves, who hears of it.
+/// Closes a socket with `SO_LINGER` on: the call waits until the peer has all bytes, if nobody else has it open.
 fn close_lingering(call: &Call<'_>, open: Arc<OpenFile>) -> SyscallResult {
-    open.file.flush()?;
     let is_last = Arc::strong_count(&open) == 1;
     let lingering = InetSocket::lingering(&open.file).filter(|_| is_last);
     drop(open);
@@ -91,7 +92,7 @@ fn close_some(thread: &Caller, table: &DescriptorTable, next: &mut usize, last: 
         if flags & CLOSE_RANGE_CLOEXEC != 0 {
             let _ = table.set_close_on_exec(descriptor, true);
         } else if let Ok(open) = table.remove(descriptor) {
-            open.release_locks(thread.process.pid);
+            let _ = open.closed_by(thread.process.pid);
         }
     }
     false
@@ -132,7 +133,8 @@ fn replace(call: &Call<'_>, close_on_exec: bool) -> SyscallResult {
     let open = table.get(call.int(0))?;
     let old = table.replace(call.int(1), open, call.thread.process.descriptor_limit(), close_on_exec)?;
     if let Some(old) = old {
-        old.release_locks(call.thread.process.pid);
+        // As in Linux the error of what was closed is lost.
+        let _ = old.closed_by(call.thread.process.pid);
     }
     Ok((call.int(1) as usize).into())
 }
@@ -262,6 +264,7 @@ pub fn ioctl(call: &mut Call<'_>) -> SyscallResult {
             let left = open.file.size().unwrap_or(0).saturating_sub(*open.offset.lock());
             put(call, argument, &(left as u32).to_ne_bytes())?;
         }
+        FIGETBSZ if open.kind() == FileType::Regular => put(call, argument, &4096_u32.to_ne_bytes())?,
         _ => {
             // Its requests may wait, which a file's own cannot.
             if let Some(file) = downcast::<ListenerFile>(&open) {

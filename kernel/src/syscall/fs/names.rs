@@ -283,7 +283,6 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
         0 => Rename::Replace,
         linux::RENAME_NOREPLACE => Rename::Keep,
         linux::RENAME_EXCHANGE => Rename::Exchange,
-        // A whiteout is refused below, as by a file system that has none.
         linux::RENAME_WHITEOUT => Rename::Replace,
         WHITEOUT_KEPT => Rename::Keep,
         _ => return Err(Errno::EINVAL.into()),
@@ -331,11 +330,15 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
         }
         None => access::check_create(&target.directory, &view.credentials)?,
     }
-    if flags & linux::RENAME_WHITEOUT != 0 {
-        return Err(Errno::EINVAL.into());
-    }
     let old_name = if notify::is_idle() { None } else { Some(place.entry.name()?) };
-    parent.entry.node.rename(&place.entry, &target.directory.entry, name, how)?;
+    if flags & linux::RENAME_WHITEOUT != 0 {
+        let contents = Contents::Device(FileType::Character, 0);
+        let whiteout = Creation { contents, permissions: 0, credentials: &view.credentials };
+        let (moved, directory) = (&place.entry, &target.directory.entry);
+        parent.entry.node.rename_for_whiteout(moved, directory, name, how, &whiteout)?;
+    } else {
+        parent.entry.node.rename(&place.entry, &target.directory.entry, name, how)?;
+    }
     if let Some(old_name) = old_name {
         let (from, to) = (&parent.entry, &target.directory.entry);
         report_rename(from, &old_name, to, name, &place, target.place.as_ref(), how);

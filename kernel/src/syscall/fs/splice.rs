@@ -8,6 +8,7 @@ use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::pipe::PipeEnd;
 use crate::fs::{FileType, IoBuffer, OpenFile, StatusFlags, downcast};
+use crate::net::{Socket, Style};
 use crate::syscall::fs::read_write::{check_direction, many};
 use crate::syscall::fs::transfer::{Transfer, TransferDirection, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, get, get_file};
@@ -101,6 +102,37 @@ struct Copy {
     held: core::ops::Range<usize>,
     finished: bool,
     kind: CopyManner,
+    /// Which sides are not waited for: that which is read from, that which is written to.
+    no_wait: SideWaits,
+    /// Whether the side that is written to is the one that would block.
+    is_full: bool,
+}
+
+/// Which sides of a copy end it instead of being waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SideWaits {
+    from: bool,
+    to: bool,
+}
+
+impl SideWaits {
+    /// As in Linux the flag of splice(2) is about the pipe, and each file's own about the file. A unix stream heeds
+    /// both, and between two pipes each counts for both.
+    fn of(from: &OpenFile, to: &OpenFile, kind: CopyManner) -> Self {
+        let nonblocking = |side: &OpenFile| side.flags().contains(StatusFlags::NONBLOCK);
+        let is_pipe = |side: &OpenFile| downcast::<PipeEnd>(side).is_some();
+        let (of_from, of_to) = (nonblocking(from), nonblocking(to));
+        let flag = kind == CopyManner::Splice { no_wait: true };
+        match (is_pipe(from), is_pipe(to)) {
+            (true, true) => Self { from: flag || of_from || of_to, to: flag || of_from || of_to },
+            (true, false) => Self { from: flag || of_from, to: of_to },
+            (false, true) => {
+                let heeds_both = downcast::<Socket>(from).is_some_and(|socket| socket.style == Style::Stream);
+                Self { from: of_from || heeds_both && (flag || of_to), to: flag || of_to }
+            }
+            (false, false) => Self { from: of_from, to: of_to },
+        }
+    }
 }
 
 /// The kinds of copies.
@@ -127,7 +159,9 @@ impl Copy {
         }
         if self.held.is_empty() {
             let stream = !self.from.open.file.is_seekable();
-            if stream && !self.to.open.file.poll(&self.to.open, None, Events::OUT)?.contains(Events::OUT) {
+            self.is_full =
+                stream && !self.to.open.file.poll(&self.to.open, None, Events::OUT)?.contains(Events::OUT);
+            if self.is_full {
                 return Err(TryError::WouldBlock);
             }
             let most = if stream { STREAM_CHUNK } else { CHUNK };
@@ -161,6 +195,7 @@ impl Copy {
         }
         let mut buffer = IoBuffer::kernel_in(&self.buffer[self.held.clone()]);
         let result = self.to.operate(&mut buffer, true);
+        self.is_full = matches!(result, Err(TryError::WouldBlock));
         let written = buffer.done();
         self.held.start += written;
         self.done += written;
@@ -218,8 +253,11 @@ impl Operation for Copy {
             Ok(done) if self.finished => Step::Finished(Ok(done)),
             Ok(_) => Step::Again,
             Err(TryError::Fault(fault)) => Step::Fault(fault),
-            Err(TryError::WouldBlock) if !no_wait => Step::Wait,
-            Err(TryError::WouldBlock) => Step::Finished(self.end(Errno::EAGAIN)),
+            Err(TryError::WouldBlock) if no_wait => Step::Finished(self.end(Errno::EAGAIN)),
+            Err(TryError::WouldBlock) => {
+                let ends = if self.is_full { self.no_wait.to } else { self.no_wait.from };
+                if ends { Step::Finished(self.end(Errno::EAGAIN)) } else { Step::Wait }
+            }
             Err(TryError::Error(error)) => {
                 if error == Errno::EPIPE {
                     broken_pipe(&self.thread);
@@ -251,17 +289,16 @@ fn copy(call: &Call<'_>, from: SpliceSide, to: SpliceSide, length: usize, kind: 
     if left == 0 {
         return Ok(0.into());
     }
-    let no_wait = matches!(kind, CopyManner::Splice { no_wait: true });
-    let nonblocking = |side: &SpliceSide| side.open.flags().contains(StatusFlags::NONBLOCK);
-    let manner =
-        WaitOptions { no_wait: no_wait || nonblocking(&to) || nonblocking(&from), deadline_ns: None };
+    let no_wait = SideWaits::of(&from.open, &to.open, kind);
+    let manner = WaitOptions { no_wait: no_wait.from && no_wait.to, deadline_ns: None };
     let thread = call.thread.clone();
     if let (CopyManner::Whole, Caller::Thread(thread)) = (kind, &thread) {
         thread.count_read();
         thread.count_write();
     }
-    let (buffer, finished) = (Vec::new(), false);
-    let operation = Copy { thread, from, to, left, done: 0, buffer, held: 0..0, finished, kind };
+    let (buffer, finished, is_full) = (Vec::new(), false, false);
+    let operation =
+        Copy { thread, from, to, left, done: 0, buffer, held: 0..0, finished, kind, no_wait, is_full };
     carry_out(call.thread, manner, operation)
 }
 
@@ -347,7 +384,8 @@ fn check_splice(from: &OpenFile, to: &OpenFile, has_positions: [bool; 2]) -> Res
     {
         return Err(Errno::EINVAL);
     }
-    if !gives_pages(from) {
+    let appends = downcast::<PipeEnd>(to).is_none() && to.flags().contains(StatusFlags::APPEND);
+    if !gives_pages(from) || appends {
         return Err(Errno::EINVAL);
     }
     Ok(())

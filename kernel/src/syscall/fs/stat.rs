@@ -138,7 +138,8 @@ pub fn statx(call: &mut Call<'_>) -> SyscallResult {
         | linux::AT_NO_AUTOMOUNT
         | linux::AT_STATX_SYNC_TYPE;
     let (flags, mask) = (call.uint(2), call.uint(3));
-    if flags & !KNOWN != 0 || mask & linux::STATX__RESERVED != 0 {
+    let has_both = flags & linux::AT_STATX_SYNC_TYPE == linux::AT_STATX_SYNC_TYPE;
+    if flags & !KNOWN != 0 || has_both || mask & linux::STATX__RESERVED != 0 {
         return Err(Errno::EINVAL.into());
     }
     let (metadata, mount, is_mount_root) = seen_by_statx(call, flags)?;

@@ -11,6 +11,7 @@ use crate::fs::lease::LeaseBreak;
 use crate::fs::range_lock::RangeGuard;
 use crate::fs::{FileType, OpenFile, StatusFlags, access};
 use crate::memory::space::{unmap_mapping_range, write_back};
+use crate::memory::writeback::StoreWait;
 use crate::memory::{MapSource, fallible, writeback};
 use crate::process::executable::again_if_stale;
 use crate::process::{Resource, Thread};
@@ -273,16 +274,21 @@ fn store(open: &Arc<OpenFile>) -> SyscallResult {
 
 /// sync(2).
 pub fn sync(_: &mut Call<'_>) -> SyscallResult {
-    // Nobody is told what could not be stored.
-    let _ = writeback::store_all();
-    Ok(0.into())
+    pending(async {
+        // Nobody is told what could not be stored.
+        let _ = writeback::store_all(StoreWait::Willing).await;
+        Ok(0)
+    })
 }
 
 /// syncfs(2).
 pub fn syncfs(call: &mut Call<'_>) -> SyscallResult {
-    get_file(call, 0)?;
-    writeback::store_all()?;
-    Ok(0.into())
+    let open = get_file(call, 0)?;
+    let wait = StoreWait::of(open.place.as_ref().map(|place| place.entry.node.device()));
+    pending(async move {
+        writeback::store_all(wait).await?;
+        Ok(0)
+    })
 }
 
 /// sync_file_range(2).

@@ -9,7 +9,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
 use crate::fs::acl::AclKind;
 use crate::fs::inode::{Inode, InodeChange};
-use crate::fs::xattr::{CAPABILITY, Extended, TRUSTED};
+use crate::fs::xattr::{CAPABILITY, Extended, ServedValue, TRUSTED};
 use crate::fs::{FileType, Path, access, notify};
 use crate::process::{Credentials, FileCapabilities};
 use crate::syscall::fs::{find, get_bytes, get_file, get_path, get_string, put};
@@ -91,6 +91,45 @@ fn check(place: &Path, name: &[u8], who: &Credentials, access: Access) -> Result
     if rest.is_empty() { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
+/// The same for a file that a program serves, which has its own idea of names: the rules that hold everywhere.
+fn check_served(place: &Path, name: &[u8], who: &Credentials, access: Access) -> Result<(), Errno> {
+    let is_write = access.contains(Access::WRITE);
+    if is_write && place.mount.is_read_only() {
+        return Err(Errno::EROFS);
+    }
+    let refused = Err(if is_write { Errno::EPERM } else { Errno::ENODATA });
+    if name.starts_with(b"security.") {
+        // The server relies on it that nobody gives rights who may not.
+        let owner = place.mount.file_system.owner();
+        let may = if name == CAPABILITY {
+            let metadata = place.entry.node.metadata();
+            who.is_capable_over(metadata.uid, metadata.gid, linux::CAP_SETFCAP)
+                && who.is_capable_in(owner, linux::CAP_SETFCAP)
+        } else {
+            who.is_capable(linux::CAP_SYS_ADMIN)
+        };
+        return if !is_write || may { Ok(()) } else { refused };
+    }
+    if name.starts_with(b"system.") {
+        return Ok(());
+    }
+    if name.starts_with(TRUSTED) {
+        return if who.is_capable(linux::CAP_SYS_ADMIN) { Ok(()) } else { refused };
+    }
+    let kind = place.entry.node.kind();
+    if name.starts_with(b"user.") {
+        if !matches!(kind, FileType::Regular | FileType::Directory) {
+            return refused;
+        }
+        let metadata = place.entry.node.metadata();
+        let is_sticky = kind == FileType::Directory && metadata.permissions & linux::S_ISVTX != 0;
+        if is_write && is_sticky && !access::owns(&metadata, who) {
+            return refused;
+        }
+    }
+    access::check(&*place.entry.node, who, access)
+}
+
 fn set(call: &Call<'_>, by: By) -> SyscallResult {
     let (size, flags) = (call.word(3), call.uint(4));
     if flags & !(linux::XATTR_CREATE | linux::XATTR_REPLACE) != 0 {
@@ -102,6 +141,15 @@ fn set(call: &Call<'_>, by: By) -> SyscallResult {
     }
     let mut value = get_bytes(call, call.word(2), size)?;
     let place = place(call, by)?;
+    if let Some(served) = place.entry.node.served_attributes() {
+        check_served(&place, &name, &call.thread.credentials(), Access::WRITE)?;
+        if name == CAPABILITY && !FileCapabilities::is_valid(&value) {
+            return Err(Errno::EINVAL.into());
+        }
+        served.set(&name, &value, flags)?;
+        notify::report(&place.entry, linux::IN_ATTRIB);
+        return Ok(0.into());
+    }
     attributes(&place)?;
     if let Some(kind) = AclKind::of(&name) {
         let who = call.thread.credentials();
@@ -200,9 +248,24 @@ fn answer(call: &Call<'_>, bytes: &[u8], address: usize, size: usize) -> Syscall
     Ok(bytes.len().into())
 }
 
+/// Stores what a server answered.
+fn answer_served(call: &Call<'_>, value: &ServedValue, address: usize) -> SyscallResult {
+    match value {
+        ServedValue::Bytes(bytes) => {
+            put(call, address, bytes)?;
+            Ok(bytes.len().into())
+        }
+        ServedValue::Length(length) => Ok((*length).into()),
+    }
+}
+
 fn get(call: &Call<'_>, by: By) -> SyscallResult {
     let name = get_name(call)?;
     let place = place(call, by)?;
+    if let Some(served) = place.entry.node.served_attributes() {
+        check_served(&place, &name, &call.thread.credentials(), Access::READ)?;
+        return answer_served(call, &served.get(&name, call.word(3))?, call.word(2));
+    }
     let extended = attributes(&place)?;
     if let Some(kind) = AclKind::of(&name) {
         if place.entry.node.kind() == FileType::Symlink {
@@ -218,6 +281,9 @@ fn get(call: &Call<'_>, by: By) -> SyscallResult {
 
 fn list(call: &Call<'_>, by: By) -> SyscallResult {
     let place = place(call, by)?;
+    if let Some(served) = place.entry.node.served_attributes() {
+        return answer_served(call, &served.list(call.word(2))?, call.word(1));
+    }
     // A file without attributes has none to list.
     let node = &place.entry.node;
     let mut names = match node.extended() {
@@ -245,6 +311,12 @@ fn hide_marks(node: &dyn Inode, names: &mut Vec<u8>) {
 fn remove(call: &Call<'_>, by: By) -> SyscallResult {
     let name = get_name(call)?;
     let place = place(call, by)?;
+    if let Some(served) = place.entry.node.served_attributes() {
+        check_served(&place, &name, &call.thread.credentials(), Access::WRITE)?;
+        served.remove(&name)?;
+        notify::report(&place.entry, linux::IN_ATTRIB);
+        return Ok(0.into());
+    }
     attributes(&place)?;
     if let Some(kind) = AclKind::of(&name) {
         return set_acl(call, &place, kind, &[]);

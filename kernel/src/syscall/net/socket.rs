@@ -112,6 +112,13 @@ pub fn socket(call: &mut Call<'_>) -> SyscallResult {
 
 /// socketpair(2).
 pub fn socketpair(call: &mut Call<'_>) -> SyscallResult {
+    if matches!(call.uint(0), net::AF_INET | net::AF_INET6) {
+        // As in Linux the sockets are made, and then found to have no pairs.
+        let (kind, _, _) = split_flags(call.uint(1))?;
+        call.thread.space().probe_write(call.word(3), 8)?;
+        drop(InetSocket::open(call.thread, call.uint(0) == net::AF_INET6, kind, call.uint(2))?);
+        return Err(Errno::EOPNOTSUPP.into());
+    }
     check_family(call)?;
     let (style, status, close_on_exec) = split_type(call.uint(1))?;
     call.thread.space().probe_write(call.word(3), 8)?;

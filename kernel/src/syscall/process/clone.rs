@@ -314,6 +314,7 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
     let tid = child.tid();
     if !shares_space {
         crate::ipc::shared_memory::inherited(&child.space(), tid);
+        control_group::memory::follow(&child.process, true);
     }
     let shown = thread.process.shown(tid);
     let shown_bytes = (shown as u32).to_ne_bytes();

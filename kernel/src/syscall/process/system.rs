@@ -248,7 +248,10 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_SET_THP_DISABLE | prctl::PR_GET_THP_DISABLE if has_more(call, 2) => {
             return Err(Errno::EINVAL.into());
         }
-        prctl::PR_SET_THP_DISABLE => thread.process.set_huge_pages_off(argument != 0),
+        prctl::PR_SET_THP_DISABLE => {
+            thread.process.set_huge_pages_off(argument != 0);
+            space.set_large_pages_off(argument != 0);
+        }
         prctl::PR_GET_THP_DISABLE if argument != 0 => return Err(Errno::EINVAL.into()),
         prctl::PR_GET_THP_DISABLE => return Ok(usize::from(thread.process.huge_pages_are_off()).into()),
         prctl::PR_SET_SYSCALL_USER_DISPATCH => set_user_dispatch(call)?,

@@ -105,6 +105,9 @@ pub fn sched_setparam(call: &mut Call<'_>) -> SyscallResult {
 
 /// sched_getparam(2).
 pub fn sched_getparam(call: &mut Call<'_>) -> SyscallResult {
+    if call.word(1) == 0 {
+        return Err(Errno::EINVAL.into());
+    }
     let parameters = named(call, call.int(0))?.scheduling();
     user::write_int(&call.thread.space(), call.word(1), u32::from(parameters.realtime))?;
     Ok(0.into())
@@ -147,17 +150,19 @@ const FULL_ATTRIBUTE_WORDS: usize = 7;
 
 /// sched_setattr(2).
 pub fn sched_setattr(call: &mut Call<'_>) -> SyscallResult {
-    if call.uint(2) != 0 {
+    if call.uint(2) != 0 || call.word(1) == 0 {
         return Err(Errno::EINVAL.into());
     }
     let words: [u64; ATTRIBUTE_WORDS] = user::read_words(&call.thread.space(), call.word(1))?;
     let size = words[0] as u32 as usize;
-    if size != 0 && size < ATTRIBUTE_WORDS * 8 {
-        return Err(Errno::EINVAL.into());
+    if size != 0 && !(ATTRIBUTE_WORDS * 8..=PAGE_SIZE).contains(&size) {
+        // The program is told which size is known.
+        user::write_int(&call.thread.space(), call.word(1), (FULL_ATTRIBUTE_WORDS * 8) as u32)?;
+        return Err(Errno::E2BIG.into());
     }
     let policy = Policy::from_number((words[0] >> 32) as u32).ok_or(Errno::EINVAL)?;
-    let nice = i8::try_from(words[2] as i32).map_err(|_| Errno::EINVAL)?;
-    if !(-20..=19).contains(&nice) || words[1] & !1 != 0 {
+    let nice = (words[2] as i32).clamp(-20, 19) as i8;
+    if words[1] & !1 != 0 {
         return Err(Errno::EINVAL.into());
     }
     let realtime = check_realtime(policy, (words[2] >> 32) as i32)?;

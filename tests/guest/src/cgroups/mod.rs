@@ -3,6 +3,8 @@
 #![allow(unsafe_code)] // clone3 has no safe form.
 
 pub mod control;
+pub mod cpu;
+pub mod memory;
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // Memory that is mapped, and children that are made.
 
 mod server;
+pub mod servers;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

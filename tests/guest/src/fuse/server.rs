@@ -31,6 +31,10 @@ pub mod opcode {
     pub const STATFS: u32 = 17;
     pub const RELEASE: u32 = 18;
     pub const FSYNC: u32 = 20;
+    pub const SETXATTR: u32 = 21;
+    pub const GETXATTR: u32 = 22;
+    pub const LISTXATTR: u32 = 23;
+    pub const REMOVEXATTR: u32 = 24;
     pub const FLUSH: u32 = 25;
     pub const INIT: u32 = 26;
     pub const OPENDIR: u32 = 27;
@@ -57,7 +61,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    fn parse(bytes: &[u8]) -> Self {
+    /// Reads the bytes of a request.
+    pub fn parse(bytes: &[u8]) -> Self {
         Self {
             opcode: word(bytes, 4),
             unique: long(bytes, 8),
@@ -90,12 +95,22 @@ fn longs(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
+/// A value for somebody who has so much room; without any it is the length that is asked for.
+fn limited(value: Vec<u8>, room: u32) -> Result<Vec<u8>, i32> {
+    match room as usize {
+        0 => Ok(words(&[value.len() as u32, 0])),
+        room if value.len() > room => Err(libc::ERANGE),
+        _ => Ok(value),
+    }
+}
+
 struct Node {
     mode: u32,
     links: u32,
     uid: u32,
     bytes: Vec<u8>,
     children: BTreeMap<String, u64>,
+    extended: BTreeMap<String, Vec<u8>>,
     /// The looks at it that the kernel has not given back.
     looks: u64,
 }
@@ -120,7 +135,8 @@ impl Files {
     }
 
     fn make(&mut self, mode: u32) -> u64 {
-        let node = Node { mode, links: 1, uid: 0, bytes: Vec::new(), children: BTreeMap::new(), looks: 0 };
+        let (bytes, children, extended) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let node = Node { mode, links: 1, uid: 0, bytes, children, extended, looks: 0 };
         self.nodes.insert(self.next, node);
         self.next += 1;
         self.next - 1
@@ -224,7 +240,7 @@ impl Files {
     }
 
     /// The answer to a request; `None` if it has none.
-    fn answer(&mut self, asked: &Asked) -> Option<Result<Vec<u8>, i32>> {
+    pub fn answer(&mut self, asked: &Asked) -> Option<Result<Vec<u8>, i32>> {
         self.asked.push(asked.opcode);
         self.users.push(asked.uid);
         match asked.opcode {
@@ -242,6 +258,32 @@ impl Files {
             opcode::INTERRUPT => None,
             _ => Some(self.try_answer(asked)),
         }
+    }
+
+    fn try_answer_about_attributes(&mut self, asked: &Asked) -> Result<Vec<u8>, i32> {
+        let (node, fields) = (asked.node, &asked.fields);
+        Ok(match asked.opcode {
+            opcode::SETXATTR => {
+                let (name, length) = (asked.name(8), word(fields, 0) as usize);
+                let value = fields[8 + name.len() + 1..][..length].to_vec();
+                self.node(node)?.extended.insert(name, value);
+                Vec::new()
+            }
+            opcode::GETXATTR => {
+                let value = self.node(node)?.extended.get(&asked.name(8)).cloned().ok_or(libc::ENODATA)?;
+                limited(value, word(fields, 0))?
+            }
+            opcode::LISTXATTR => {
+                let names =
+                    self.node(node)?.extended.keys().flat_map(|name| format!("{name}\0").into_bytes());
+                limited(names.collect(), word(fields, 0))?
+            }
+            opcode::REMOVEXATTR => {
+                self.node(node)?.extended.remove(&asked.name(0)).ok_or(libc::ENODATA)?;
+                Vec::new()
+            }
+            _ => return Err(libc::ENOSYS),
+        })
     }
 
     fn try_answer(&mut self, asked: &Asked) -> Result<Vec<u8>, i32> {
@@ -323,6 +365,7 @@ impl Files {
                 bytes
             }
             opcode::READDIR => self.list(asked)?,
+            opcode::SETXATTR..=opcode::REMOVEXATTR => self.try_answer_about_attributes(asked)?,
             opcode::FLUSH | opcode::FSYNC | opcode::DESTROY => Vec::new(),
             _ => return Err(libc::ENOSYS),
         })
@@ -352,7 +395,8 @@ impl Server {
         look(&mut self.files.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn device(&self) -> std::io::Result<Arc<File>> {
+    /// The descriptor by which it serves.
+    pub fn device(&self) -> std::io::Result<Arc<File>> {
         let device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         device.clone().ok_or_else(|| std::io::Error::from_raw_os_error(libc::EBADF))
     }
@@ -361,6 +405,12 @@ impl Server {
     pub fn close(&self) {
         let device = self.device.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(device);
+    }
+
+    /// Has it serve by another descriptor.
+    pub fn replace_device(&self, device: File) {
+        let before = self.device.lock().unwrap_or_else(PoisonError::into_inner).replace(Arc::new(device));
+        drop(before);
     }
 
     /// Waits until there is something to read.

@@ -24,6 +24,7 @@ crate::tests! {
     the_owner_of_a_tmpfs_is_an_option
     processes_are_shown_to_the_owner_of_their_namespace
     what_is_covered_stays_covered
+    a_rename_leaves_a_whiteout
 }
 
 fn open(path: &Path) -> Result<fs::File, std::io::Error> {
@@ -186,4 +187,40 @@ fn what_is_covered_stays_covered() -> Outcome {
             Ok(())
         })
     })
+}
+
+fn a_rename_leaves_a_whiteout() -> Outcome {
+    const WHITEOUT: u32 = libc::RENAME_WHITEOUT;
+    let stage = Stage::new("whiteout")?;
+    let top = stage.mounted("top")?;
+    let rename = |from: &str, to: &str, flags: u32| {
+        let path = |name: &str| std::ffi::CString::new(top.join(name).as_os_str().as_encoded_bytes());
+        let (from, to) = (path(from).unwrap_or_default(), path(to).unwrap_or_default());
+        // SAFETY: two paths.
+        let result =
+            unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) };
+        Errno::result(result).err()
+    };
+    fs::write(top.join("one"), "1").or_fail()?;
+    fs::write(top.join("two"), "2").or_fail()?;
+    expect_eq!(rename("one", "two", WHITEOUT | libc::RENAME_EXCHANGE), Some(Errno::EINVAL));
+    expect_eq!(rename("one", "two", WHITEOUT | libc::RENAME_NOREPLACE), Some(Errno::EEXIST));
+    expect_eq!(rename("one", "three", WHITEOUT | libc::RENAME_NOREPLACE), None);
+    expect_eq!(rename("three", "two", WHITEOUT), None);
+    expect_eq!(fs::read(top.join("two")).or_fail()?, b"1");
+    for left in ["one", "three"] {
+        let metadata = fs::symlink_metadata(top.join(left)).or_fail()?;
+        expect!(metadata.file_type().is_char_device());
+        expect_eq!((metadata.rdev(), metadata.permissions().mode() & 0o7777), (0, 0));
+    }
+    // A directory leaves one as well, and one can be replaced.
+    fs::create_dir_all(top.join("directory/inner")).or_fail()?;
+    expect_eq!(rename("directory", "one", 0), Some(Errno::ENOTDIR));
+    fs::remove_file(top.join("one")).or_fail()?;
+    expect_eq!(rename("directory", "one", WHITEOUT), None);
+    expect!(top.join("one/inner").is_dir());
+    expect!(fs::symlink_metadata(top.join("directory")).or_fail()?.file_type().is_char_device());
+    expect_eq!(rename("two", "directory", WHITEOUT), None);
+    expect_eq!(fs::read(top.join("directory")).or_fail()?, b"1");
+    Ok(())
 }

@@ -97,9 +97,16 @@ fn measure(way: &Way, tree: &Path, program: &Path, record: &mut Record) -> Resul
         bail!("{}: the guest's program has failed", way.side);
     }
     for line in String::from_utf8_lossy(&output.stdout).lines().filter_map(Line::parse) {
-        if let Line::Result { name, iterations, nanoseconds } = line {
-            let samples = vec![nanoseconds / iterations];
-            record.add(Figure { name, side: way.side.to_owned(), samples, ..Figure::new(Scale::Emulated) });
+        let side = way.side.to_owned();
+        match line {
+            Line::Result { name, iterations, nanoseconds } => {
+                let samples = vec![nanoseconds / iterations];
+                record.add(Figure { name, side, samples, ..Figure::new(Scale::Emulated) });
+            }
+            Line::Count { name, value } => {
+                record.add(Figure { name, side, samples: vec![value], ..Figure::new(Scale::Count) });
+            }
+            _ => {}
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use super::{Experiment, Kind};
 use crate::bench::goal::{Goal, Wanted};
 use crate::bench::plan::{Effort, Group, Plan, Sample, both_clocks};
 use crate::bench::record::Scale::{Emulated, Instructions};
-use crate::bench::side::{HEDDLE, HEDDLE_PRIVATE, LINUX};
+use crate::bench::side::{HEDDLE, HEDDLE_PRIVATE, HEDDLE_TAGS, LINUX};
 
 /// The experiment.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -21,7 +21,7 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
     let items = |count| ["exec", "fork"].map(|with| format!("yields n={count} with={with}"));
     let both = |counts: &[u32]| {
         let items: Vec<_> = counts.iter().copied().flat_map(items).collect();
-        both_clocks(&[HEDDLE, HEDDLE_PRIVATE, LINUX], &items)
+        both_clocks(&[HEDDLE, HEDDLE_TAGS, HEDDLE_PRIVATE, LINUX], &items)
     };
     let groups = match effort {
         Effort::Quick => both(&[10_000, 100_000]),

@@ -16,7 +16,7 @@ use crate::guest::Kernel;
 use crate::machine::QEMU;
 
 /// All tests of this module, which are for Heddle: on Linux the first two did not end, for a reason that was not found.
-pub const TESTS: [Test; 8] = [
+pub const TESTS: [Test; 10] = [
     ("a host that hangs stops one thread", one_thread),
     ("many calls hang in a shared folder", many_calls),
     ("a program that a hung host stops is killed", killed),
@@ -25,7 +25,12 @@ pub const TESTS: [Test; 8] = [
     ("a hung host comes back to programs, mappings and writes", comes_back),
     ("memory is found while a hung host does not take pages", memory_beside_pages),
     ("fsync tells of pages that the host did not take", lost_pages),
+    ("a program ends though a hung host does not take its pages", ends_with_pages),
+    ("pages of one shared folder are stored while the host of another hangs", pages_beside_a_hung_folder),
 ];
+
+/// How long the guest may take until its pages are with the host.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Calls that the guest's scripts use: `hangs N` waits until N calls have hung on the host. Nothing lists the folder
 /// meanwhile, because QEMU looks at each file then.
@@ -200,5 +205,53 @@ fn lost_pages(kernel: Kernel) -> Result<(), String> {
     hung.folder.write("fail-pages", &[b'o'; 4096])?;
     // ENOSPC, once for each file that was open.
     let output = hung.run(kernel, &[], "./share_pages lose fail-pages; head -c 1 fail-pages")?;
-    expect(output, String::from("28 0 28 0 0\no"))
+    expect(output, String::from("28 0 28 0 0\no"))?;
+    let output = hung.run(kernel, &[], "./share_pages orphan fail-pages; head -c 1 fail-pages")?;
+    expect(output, String::from("28 0 0\no"))
+}
+
+fn ends_with_pages(kernel: Kernel) -> Result<(), String> {
+    let hung = Hung::new()?;
+    compile_pages(&hung.folder)?;
+    hung.folder.write("hang-pages", &[b'o'; 64 * 4096])?;
+    // What it has written is read by others meanwhile, and is with the host when the machine ends.
+    let script = "./share_pages hold hang-pages & while ! [ -e held ]; do sleep 0.05; done; exec 3< hang-pages; begin; \
+                  kill -9 $!; wait $!; echo $?; sync; [ -e hung.0 ] && echo hangs; answer; head -c 1 <&3";
+    let output = hung.run(kernel, &[], script)?;
+    expect(output, String::from("137\nhangs\nh"))?;
+    let bytes = fs::read(hung.folder.0.join("hang-pages")).map_err(|error| error.to_string())?;
+    expect(bytes.iter().step_by(4096).all(|&byte| byte == b'h'), true)
+}
+
+/// Pages are taken because memory is short. The host answers once it has those of the other folder.
+fn pages_beside_a_hung_folder(kernel: Kernel) -> Result<(), String> {
+    let (hung, other) = (Hung::new()?, Folder::new()?);
+    compile_pages(&hung.folder)?;
+    for (folder, name) in [(&hung.folder, "hang-pages"), (&other, "pages")] {
+        folder.write(name, &[b'o'; 64 * 4096])?;
+    }
+    let pages = other.0.join("pages");
+    let is_stored =
+        || fs::read(&pages).is_ok_and(|bytes| bytes.iter().step_by(4096).all(|&byte| byte == b'h'));
+    let share = format!("{}:/mnt/other", other.0.display());
+    let script = "./share_pages hold hang-pages & one=$!; while ! [ -e held ]; do sleep 0.05; done; \
+                  (cd /mnt/other; exec /mnt/shared/share_pages hold pages) & two=$!; \
+                  while ! [ -e /mnt/other/held ]; do sleep 0.05; done; begin; \
+                  until [ -e answer ]; do perl -e 'my @all; push(@all, \"x\" x (1 << 20)) while 1' 2>/dev/null; done; \
+                  [ -e hung.0 ] && echo hangs; kill -9 $one $two; wait";
+    let stored = std::thread::scope(|scope| {
+        let host = scope.spawn(|| {
+            let until = std::time::Instant::now() + PATIENCE;
+            while !is_stored() && std::time::Instant::now() < until {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            let stored = is_stored();
+            let _ = hung.folder.write("answer", b"");
+            stored
+        });
+        let output = hung.run(kernel, &["--memory", "128", "--share", &share], script);
+        (output, host.join().unwrap_or(false))
+    });
+    expect(stored.0?, String::from("hangs\n"))?;
+    expect(stored.1, true)
 }

@@ -4,6 +4,7 @@
 use crate::frame::References;
 
 use super::{Entry, Tables};
+use crate::tlb::large_page::LargeEntry;
 use crate::tlb::sync::{AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(not(heddle_loom))]
@@ -42,10 +43,27 @@ impl TestEntry {
     const COUNTED: u64 = 4;
     const SHARED: u64 = 8;
     const LOCKED: u64 = 16;
+    const LARGE: u64 = 32;
 
     pub fn page(physical: u64, write: bool, shared: bool) -> Self {
         let bits = physical << SHIFT | Self::PRESENT | Self::COUNTED;
         Self(bits | if write { Self::WRITE } else { 0 } | if shared { Self::SHARED } else { 0 })
+    }
+
+    pub fn large(first: u64, write: bool) -> Self {
+        Self(Self::page(first, write, false).0 | Self::LARGE)
+    }
+}
+
+impl LargeEntry for TestEntry {
+    fn is_large(self) -> bool {
+        self.0 & Self::LARGE != 0
+    }
+    fn part(self, index: usize) -> Self {
+        Self((self.0 & !(Self::LARGE | Self::LOCKED)) + ((index as u64) << SHIFT))
+    }
+    fn with_stores(self) -> Self {
+        Self(self.0 | Self::WRITE)
     }
 }
 

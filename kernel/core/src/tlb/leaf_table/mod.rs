@@ -223,7 +223,7 @@ pub fn release<T: Tables>(tables: &T, physical: u64, level: usize) {
 }
 
 #[cfg(test)]
-mod machine;
+pub(super) mod machine;
 #[cfg(all(test, heddle_loom))]
 mod models;
 #[cfg(all(test, not(heddle_loom)))]

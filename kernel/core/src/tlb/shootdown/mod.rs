@@ -65,6 +65,9 @@ struct Processor {
     epoch: AtomicU64,
     /// The last of them that is done.
     settled: AtomicU64,
+    /// On a processor that keeps translations of several roots: the one from which on its uses of tables in slots
+    /// count.
+    kept: AtomicU64,
 }
 
 /// The state of up to `N` processors, 32 at most.
@@ -148,6 +151,7 @@ impl<const N: usize> Shootdown<N> {
                     attention: AtomicBool::new(false),
                     epoch: AtomicU64::new(1),
                     settled: AtomicU64::new(1),
+                    kept: AtomicU64::new(1),
                 }
             }; N],
             generation: AtomicU64::new(0),
@@ -169,6 +173,7 @@ impl<const N: usize> Shootdown<N> {
             attention: AtomicBool::new(false),
             epoch: AtomicU64::new(1),
             settled: AtomicU64::new(1),
+            kept: AtomicU64::new(1),
         };
         Self {
             processors: core::array::from_fn(processor),
@@ -178,16 +183,26 @@ impl<const N: usize> Shootdown<N> {
         }
     }
 
-    /// To be called on processor `me` before it loads another page table, which makes it forget all translations.
-    pub fn begin_root_change(&self, me: usize) {
+    /// To be called on processor `me` before it loads another page table, which makes it forget all translations, or
+    /// all of some. Returns the number of the change.
+    pub fn begin_root_change(&self, me: usize) -> u64 {
         let epoch = &self.processors[me].epoch;
-        epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let number = epoch.load(Ordering::Relaxed) + 1;
+        epoch.store(number, Ordering::Relaxed);
+        number
     }
 
-    /// To be called on processor `me` when it has loaded the page table.
+    /// To be called on processor `me` when it has loaded the page table, and has nothing of others.
     pub fn end_root_change(&self, me: usize) {
         let processor = &self.processors[me];
         processor.settled.store(processor.epoch.load(Ordering::Relaxed), Ordering::SeqCst);
+    }
+
+    /// The same on a processor that keeps translations of tables in slots: its uses of these count from change
+    /// `oldest` on ([`crate::tlb::kept`]).
+    pub fn end_root_change_keeping(&self, me: usize, oldest: u64) {
+        self.processors[me].kept.store(oldest, Ordering::SeqCst);
+        self.end_root_change(me);
     }
 
     /// To be called on processor `me` before it uses the space of `users`: before it loads a page table for that, if it
@@ -201,13 +216,12 @@ impl<const N: usize> Shootdown<N> {
         }
     }
 
-    /// Whether a processor has used the space since its last change of the page table.
-    fn has_used(&self, processor: usize, users: &Users<N>) -> bool {
+    /// Whether a processor has used the space since one of its changes of the page table.
+    fn has_used(&self, processor: usize, users: &Users<N>, since: &AtomicU64) -> bool {
         // The fences of `post` and `note` order the two. If that of `note` was first, both numbers are seen, or later
         // ones, which void the use. If that of `post` was first, the walk comes after the removal, and nothing has to
         // be seen. An older number of the processor's is no harm: it then counts as one that has used the space.
-        users.epochs[processor].load(Ordering::Relaxed)
-            >= self.processors[processor].settled.load(Ordering::Relaxed)
+        users.epochs[processor].load(Ordering::Relaxed) >= since.load(Ordering::Relaxed)
     }
 
     /// To be called on processor `me` before it touches memory of `space`; `flush` makes it forget all translations.
@@ -258,11 +272,18 @@ impl<const N: usize> Shootdown<N> {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Asks those of `others` that have used a space to flush. The entries have been taken out before.
+    /// Asks those of `others` to flush that have used a space since they changed their page table last. The entries
+    /// have been taken out before.
     #[inline]
     pub fn post(&self, others: impl Iterator<Item = usize>, users: &Users<N>) -> Posted {
         fence(Ordering::SeqCst);
-        self.post_to(others.filter(|&other| self.has_used(other, users)))
+        self.post_to(others.filter(|&other| self.has_used(other, users, &self.processors[other].settled)))
+    }
+
+    /// The same for a space in a slot, on processors that keep translations of several roots.
+    pub fn post_to_keepers(&self, others: impl Iterator<Item = usize>, users: &Users<N>) -> Posted {
+        fence(Ordering::SeqCst);
+        self.post_to(others.filter(|&other| self.has_used(other, users, &self.processors[other].kept)))
     }
 
     /// Asks all `others` to flush. The entries have been taken out before.

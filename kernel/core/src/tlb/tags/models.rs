@@ -27,11 +27,13 @@ impl Machine {
     fn come_back(&self, tags: &mut Tags<2>, mut cached: Option<u64>) {
         self.state.begin_root_change(1);
         tags.choose(OTHER, 0);
+        self.state.end_root_change(1);
         self.state.begin_root_change(1);
         self.state.note(1, &self.users);
         if !tags.choose(TABLE, self.removals.count()).keeps {
             cached = None;
         }
+        self.state.end_root_change(1);
         self.state.enter(1, TABLE, || cached = None);
         let translation = cached.unwrap_or_else(|| self.entry.load(Ordering::Relaxed));
         if translation == PRESENT {

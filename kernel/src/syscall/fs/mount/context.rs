@@ -135,7 +135,7 @@ fn common_flag(name: &[u8]) -> Option<(u32, bool)> {
 }
 
 impl State {
-    fn set(&mut self, name: &[u8], value: Option<Vec<u8>>) -> Result<(), Errno> {
+    fn set(&mut self, kind: &[u8], name: &[u8], value: Option<Vec<u8>>) -> Result<(), Errno> {
         if !matches!(self.phase, Phase::Parameters | Phase::Reconfigure(_)) {
             return Err(Errno::EBUSY);
         }
@@ -150,7 +150,13 @@ impl State {
             self.source = value;
             return Ok(());
         }
-        settings::append(&mut self.options, name, value.as_deref())
+        let before = self.options.len();
+        settings::append(&mut self.options, name, value.as_deref())?;
+        if let Err(error) = settings::check(kind, &self.options) {
+            self.options.truncate(before);
+            return Err(error);
+        }
+        Ok(())
     }
 }
 
@@ -210,10 +216,10 @@ pub fn fsconfig(call: &mut Call<'_>) -> SyscallResult {
         address => get_string(call, address, STRING_LIMIT, Errno::EINVAL)?,
     };
     match command {
-        command::SET_FLAG => context.state.lock().set(&name, None)?,
+        command::SET_FLAG => context.state.lock().set(&context.kind, &name, None)?,
         command::SET_STRING => {
             let value = get_string(call, value, STRING_LIMIT, Errno::EINVAL)?;
-            context.state.lock().set(&name, Some(value))?;
+            context.state.lock().set(&context.kind, &name, Some(value))?;
         }
         command::CREATE => {
             check_permission(call)?;

@@ -66,7 +66,11 @@ pub(super) fn make(
             return Ok(made);
         }
         _ if is_served(kind) => {
-            let made = fuse::mount(thread, source, options, flags)?;
+            let subtype = kind.strip_prefix(b"fuse.");
+            if subtype == Some(b"") {
+                return Err(Errno::EINVAL);
+            }
+            let made = fuse::mount(thread, subtype, source, options, flags)?;
             made.file_system.set_owner(&owner);
             return Ok(made);
         }
@@ -141,6 +145,18 @@ pub(super) fn change(mount: &Mount, options: &[u8], who: &Credentials) -> Result
     }
     let settings = Settings::parse(options, &Credentials::ROOT)?;
     if settings.pages == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Whether options that are given one by one are known, where that can be told before all are there.
+///
+/// # Errors
+/// `EINVAL`.
+pub(super) fn check(kind: &[u8], options: &[u8]) -> Result<(), Errno> {
+    match kind {
+        b"tmpfs" | b"ramfs" => Settings::parse(options, &Credentials::ROOT).map(drop),
+        b"sysfs" | b"mqueue" | b"cgroup2" => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
 }
 
 /// `NAME` or `NAME=VALUE` behind what a list of options has.

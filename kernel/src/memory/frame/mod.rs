@@ -7,6 +7,8 @@
 //! `unsafe` here: frames' contents through the direct map.
 #![allow(unsafe_code)]
 
+mod large;
+
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -22,6 +24,9 @@ use crate::error::Errno;
 use crate::memory::oom;
 use crate::memory::raw::FrameSlice;
 use crate::sync::SpinLock;
+
+pub use large::{LARGE_BYTES, LargeFrame, large_bytes};
+pub(super) use large::{add_mapper, drop_mapper, free_whole, is_whole, is_zero, mappers, pages, take_table};
 
 /// The most frames that only small allocations of the kernel's heap may use.
 const EMERGENCY_FRAMES_MAX: usize = 64;
@@ -195,6 +200,11 @@ pub fn drain_caches() {
     crate::memory::deferred_free::drain_everywhere();
     crate::memory::space::drain_locks();
     crate::memory::heap::drain();
+    drain_cached();
+}
+
+/// Gives back the frames that CPUs have cached.
+pub(super) fn drain_cached() {
     for cache in &CACHES {
         let mut cache = cache.lock();
         let mut buddy = BUDDY.lock();

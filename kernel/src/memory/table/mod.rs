@@ -9,11 +9,16 @@
 //! - A *leaf table* (level 0) may be shared by several roots after fork, by the rules of
 //!   [`heddle_kernel_core::tlb::leaf_table`]. Before changing an entry, an owner makes the table its own
 //!   ([`Root::leaf`]).
+//! - In the place of a leaf table there may be a *large page*, by the rules of
+//!   [`heddle_kernel_core::tlb::large_page`]. An owner of a part of it splits it before changing an entry.
 //!
 //! A table of level n has entries that each cover [`paging::span`]\(n) bytes; the root is level 3.
 //!
 //! `unsafe` here: tables are frames in the direct map.
 #![allow(unsafe_code)]
+
+mod large;
+mod owned;
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +32,9 @@ use crate::error::Errno;
 use crate::memory::frame::FrameRef;
 use crate::memory::gather::Gather;
 use crate::memory::space::resident;
-use crate::memory::{counters, frame};
+use crate::memory::{counters, deferred_free, frame};
+
+pub use large::{LargePlace, release as release_large};
 
 type PageTable = [AtomicU64; ENTRIES];
 
@@ -194,19 +201,42 @@ impl Root {
     /// # Errors
     /// `ENOMEM`.
     pub fn leaves(self, address: usize, gather: &mut Gather) -> Result<Leaves, Errno> {
+        let slot = self.make_middle(address)?;
+        own_leaves(slot, load(slot), address, gather)
+    }
+
+    /// The same, unless a large page is in the place of the table that is `enough`: nothing then.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    #[inline]
+    pub fn leaves_or_large(
+        self,
+        address: usize,
+        gather: &mut Gather,
+        enough: impl FnOnce(PageTableEntry) -> bool,
+    ) -> Result<Option<Leaves>, Errno> {
+        let slot = self.make_middle(address)?;
+        let entry: PageTableEntry = load(slot);
+        if entry.is_large() && enough(entry) {
+            return Ok(None);
+        }
+        own_leaves(slot, entry, address, gather).map(Some)
+    }
+
+    /// The entry of the table above the leaf tables; missing tables above it are made.
+    #[inline]
+    fn make_middle(self, address: usize) -> Result<&'static AtomicU64, Errno> {
         let mut current = table(self.0);
-        for level in (1..LEVELS).rev() {
+        for level in (2..LEVELS).rev() {
             let slot = &current[paging::index(address, level)];
             let mut entry: PageTableEntry = load(slot);
             if !entry.is_present() {
                 entry = install(slot)?;
             }
-            if level == 1 && !entry.is_writable() {
-                entry = own(slot, address, gather)?;
-            }
             current = table(entry.physical());
         }
-        Ok(Leaves(current))
+        Ok(&current[paging::index(address, 1)])
     }
 
     /// The entry for a page as it is, for looking only; empty if there is no table.
@@ -223,6 +253,10 @@ impl Root {
             current = table(entry.physical());
         }
         let slot = &current[paging::index(address, 1)];
+        let large: PageTableEntry = load(slot);
+        if large.is_large() {
+            return large.part(address);
+        }
         leaf_table::look(&TableMachine, slot, paging::index(address, 0)).unwrap_or(PageTableEntry::EMPTY)
     }
 
@@ -235,6 +269,9 @@ impl Root {
             // Above a leaf table that several share there is no right to store.
             if !entry.is_present() || !entry.is_writable() {
                 return None;
+            }
+            if level == 1 && entry.is_large() {
+                return (!entry.is_hidden()).then(|| entry.part(address));
             }
             current = table(entry.physical());
         }
@@ -265,6 +302,10 @@ impl Root {
         let mut at = range.start;
         while at < range.end {
             let next = self.next_table(at).min(range.end);
+            if self.change_large(at..next, gather, &mut change) {
+                at = next;
+                continue;
+            }
             if self.has_table(at) {
                 for page in (at..next).step_by(PAGE_SIZE) {
                     if !self.look(page).is_present() {
@@ -287,13 +328,6 @@ impl Root {
         Ok(range.end)
     }
 
-    /// Pages and tables in a locked range that only this root leads to.
-    pub fn own(self, range: Range<usize>) -> Owns {
-        let mut owns = Owns::default();
-        count_own(table(self.0), LEVELS - 1, range, &mut owns);
-        owns
-    }
-
     /// The start of the next table's part above `address`: the next leaf table, or where tables are missing, the part
     /// of the first that is there.
     pub fn next_table(self, address: usize) -> usize {
@@ -310,33 +344,35 @@ impl Root {
         address + PAGE_SIZE
     }
 
-    /// Whether there is a leaf table for an address.
-    pub fn has_table(self, address: usize) -> bool {
+    /// The entry of the table above the leaf tables, where there is such a table.
+    fn middle(self, address: usize) -> Option<&'static AtomicU64> {
         let mut current = table(self.0);
-        for level in (1..LEVELS).rev() {
+        for level in (2..LEVELS).rev() {
             let entry: PageTableEntry = load(&current[paging::index(address, level)]);
             if !entry.is_present() {
-                return false;
+                return None;
             }
             current = table(entry.physical());
         }
-        true
+        Some(&current[paging::index(address, 1)])
     }
 
-    /// How many roots share the leaf table for an address; 0 if there is none.
+    /// Whether there is a leaf table for an address, or a large page.
+    pub fn has_table(self, address: usize) -> bool {
+        self.middle(address).is_some_and(|slot| load::<PageTableEntry>(slot).is_present())
+    }
+
+    /// How many roots share the leaf table or the large page for an address; 0 if there is none.
     pub fn sharers(self, address: usize) -> u32 {
-        let mut current = table(self.0);
-        for level in (1..LEVELS).rev() {
-            let entry: PageTableEntry = load(&current[paging::index(address, level)]);
-            if !entry.is_present() {
-                return 0;
-            }
-            if level == 1 {
-                return frame::references(entry.physical()).max(1);
-            }
-            current = table(entry.physical());
+        let Some(slot) = self.middle(address) else { return 0 };
+        let entry: PageTableEntry = load(slot);
+        if !entry.is_present() {
+            0
+        } else if entry.is_large() {
+            frame::mappers(entry.physical())
+        } else {
+            frame::references(entry.physical()).max(1)
         }
-        0
     }
 
     /// Gives `child`, an empty root, everything that is mapped in a locked range, by sharing the leaf tables. All
@@ -369,6 +405,24 @@ fn next_present(current: &PageTable, mut index: usize) -> usize {
     index
 }
 
+/// The leaf table behind an entry, which becomes this root's own.
+#[inline]
+fn own_leaves(
+    slot: &AtomicU64,
+    found: PageTableEntry,
+    address: usize,
+    gather: &mut Gather,
+) -> Result<Leaves, Errno> {
+    let mut entry = found;
+    if !entry.is_present() {
+        entry = install(slot)?;
+    }
+    if !entry.is_own_table() {
+        entry = own(slot, address, gather)?;
+    }
+    Ok(Leaves(table(entry.physical())))
+}
+
 /// Puts a new table behind an empty entry, unless another CPU was first.
 fn install(slot: &AtomicU64) -> Result<PageTableEntry, Errno> {
     let frame = FrameRef::allocate_zeroed()?;
@@ -382,8 +436,12 @@ fn install(slot: &AtomicU64) -> Result<PageTableEntry, Errno> {
     }
 }
 
-/// Makes the leaf table behind `slot` this root's own.
+/// Makes the leaf table behind `slot` this root's own, in place of a large page if that is there.
 fn own(slot: &AtomicU64, address: usize, gather: &mut Gather) -> Result<PageTableEntry, Errno> {
+    let found = large::split(slot);
+    if found.is_own_table() {
+        return Ok(found);
+    }
     match leaf_table::own(&TableMachine, slot).map_err(|_| Errno::ENOMEM)? {
         Owned::Kept(entry) => Ok(entry),
         Owned::Copied { new, old } => {
@@ -429,7 +487,7 @@ fn remove(
             at = next;
             continue;
         }
-        let entry = if level == 1 && !entry.is_writable() { own(slot, at, gather)? } else { entry };
+        let entry = if level == 1 && !entry.is_own_table() { own(slot, at, gather)? } else { entry };
         let reached = remove(table(entry.physical()), level - 1, at..next, gather)?;
         if reached < next {
             return Ok(reached);
@@ -451,6 +509,9 @@ fn remove(
 fn count_pages(entry: PageTableEntry, level: usize) -> usize {
     if level == 0 {
         return usize::from(resident::counts(entry));
+    }
+    if entry.is_large() {
+        return ENTRIES;
     }
     let mut pages = 0;
     let _ = each_occupied(table(entry.physical()), |_, leaf: PageTableEntry| {
@@ -478,42 +539,13 @@ fn share(
             let below = if below.is_present() { below } else { install(&to[index])? };
             return share(table(entry.physical()), table(below.physical()), level - 1, part);
         }
+        if entry.is_large() {
+            return large::share(entry, &from[index], &to[index]);
+        }
         leaf_table::share(&TableMachine, entry, &from[index], &to[index]);
         counters::count(&counters::TABLES_SHARED);
         Ok(())
     })
-}
-
-/// Pages and tables that only one root leads to.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Owns {
-    /// Pages of memory.
-    pub pages: usize,
-    /// Page tables, the root not included.
-    pub tables: usize,
-}
-
-fn count_own(current: &'static PageTable, level: usize, range: Range<usize>, owns: &mut Owns) {
-    let span = paging::span(level);
-    let base = range.start & !(paging::span(level + 1) - 1);
-    let first = paging::index(range.start, level) / GROUP * GROUP;
-    let last = (paging::index(range.end - 1, level) / GROUP + 1) * GROUP;
-    let _ = each_occupied(&current[first..last], |index, entry: PageTableEntry| {
-        let start = base + (first + index) * span;
-        let part = start.max(range.start)..(start + span).min(range.end);
-        let is_own = (level > 0 || entry.is_counted()) && frame::references(entry.physical()) == 1;
-        if part.start >= part.end || !is_own {
-            return Ok(());
-        }
-        if level == 0 {
-            owns.pages += 1;
-        } else {
-            // A table that covers more than the range is other ranges' too.
-            owns.tables += usize::from(part.start == start && part.end == start + span);
-            count_own(table(entry.physical()), level - 1, part, owns);
-        }
-        Ok::<_, Errno>(())
-    });
 }
 
 /// Releases a table above the leaf tables that an entry of a table of `level` led to, and gives what was in it to
@@ -521,7 +553,7 @@ fn count_own(current: &'static PageTable, level: usize, range: Range<usize>, own
 pub fn take_apart(physical: u64, level: usize, mut visit: impl FnMut(u64)) {
     let entries = if level == LEVELS { paging::ROOT_USER_ENTRIES } else { ENTRIES };
     let _ = each_occupied(&table(physical)[..entries], |_, entry: PageTableEntry| {
-        visit(entry.physical() | (level - 1) as u64);
+        visit(deferred_free::entry_word(entry, level - 1));
         Ok::<_, Errno>(())
     });
     drop(FrameRef::from_physical(physical));
