@@ -16,7 +16,7 @@ use crate::memory::fallible;
 use crate::sched::detour;
 
 pub use crate::device::virtio::{
-    BATCH_MAX, Batch, Exchange, GiveUp, SMALL_BYTES, exchange_counters as counters,
+    BATCH_MAX, Exchange, GiveUp, RequestBatch, SMALL_BYTES, exchange_counters as counters,
 };
 
 /// Bytes of a message, at most.

@@ -158,7 +158,8 @@ pub enum StoreWait {
 }
 
 impl StoreWait {
-    /// What `syncfs` of a file is to store: an overlay's files are of other file systems, so they may be any.
+    /// The wait of `syncfs`, which stores the files of a device: an overlay's files are of other file systems, so they
+    /// may be any.
     #[must_use]
     pub fn of(device: Option<u64>) -> Self {
         device.filter(|&device| storer_of(device).is_some()).map_or(Self::Willing, Self::Device)

@@ -44,7 +44,7 @@ struct TestRoot {
 }
 
 /// Both busyboxes are the same file to Debian, so each has a root of its own.
-const ROOTS: [TestRoot; 8] = [
+const ROOTS: [TestRoot; 9] = [
     TestRoot {
         name: "debian",
         packages: "bash,dash,coreutils,findutils,grep,sed,gawk,tar,gzip,diffutils,busybox",

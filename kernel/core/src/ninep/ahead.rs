@@ -1,9 +1,9 @@
 //! How many names of a directory a client asks for at once, when it goes through one.
 //!
-//! Who looks at each file of a directory asks as many questions as there are files, one after the other, and each costs
-//! two parties a wake-up. So the client asks about further names in the same breath, in the order in which the
-//! directory lists them. Who looks at a few files only does not get much that it does not need: as much as it has
-//! looked at, and [`SPARE`] more.
+//! A client that looks at each file of a directory asks as many questions as there are files, one after the other, and
+//! each costs two parties a wake-up. So the client asks about further names in the same breath, in the order in which
+//! the directory lists them. One that looks at a few files only does not get much that it does not need: as much as it
+//! has looked at, and [`SPARE`] more.
 
 /// How many files may have been asked for that nobody needed, beyond those that somebody did need.
 const SPARE: usize = 16;

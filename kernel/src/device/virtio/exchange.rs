@@ -27,7 +27,7 @@ use crate::error::Errno;
 use crate::sched::detour;
 use crate::sync::SpinLock;
 
-pub use crate::device::virtio::exchange::batch::{BATCH_MAX, Batch};
+pub use crate::device::virtio::exchange::batch::{BATCH_MAX, RequestBatch};
 
 /// The most requests under way.
 pub const REQUESTS_MAX: usize = 32;
@@ -87,13 +87,13 @@ enum Progress {
 }
 
 struct RequestPlace {
-    memory: Option<Buffers>,
+    memory: Option<RequestBuffers>,
     progress: Progress,
 }
 
 /// The two buffers of a request, one behind the other, of so many bytes each.
 #[derive(Clone, Copy)]
-struct Buffers {
+struct RequestBuffers {
     start: NonNull<u8>,
     bytes: usize,
 }
@@ -131,7 +131,7 @@ impl Exchange {
         queue.set_dev_notify(false);
         let mut places = [const { RequestPlace { memory: None, progress: Progress::Free } }; REQUESTS_MAX];
         // One request can always be made.
-        places[0].memory = Some(Buffers::allocate(buffer_bytes)?);
+        places[0].memory = Some(RequestBuffers::allocate(buffer_bytes)?);
         let ring =
             RequestRing { queue, places, waiting: 0, ended: 0, late: [0; REQUESTS_MAX], late_count: 0 };
         Ok(Self { ring: SpinLock::new(ring), index, registers, buffer_bytes })
@@ -182,7 +182,7 @@ impl Exchange {
         if let Some(old) = old {
             old.free();
         }
-        let memory = Buffers::allocate(bytes).ok();
+        let memory = RequestBuffers::allocate(bytes).ok();
         let mut ring = self.ring.lock();
         let place = &mut ring.places[number];
         place.memory = memory;
@@ -224,7 +224,7 @@ impl Exchange {
     }
 }
 
-impl Buffers {
+impl RequestBuffers {
     fn layout(bytes: usize) -> Result<Layout, Errno> {
         let layout = Layout::from_size_align(2 * bytes, PAGE_SIZE).map_err(|_| Errno::EINVAL)?;
         if layout.size() == 0 { Err(Errno::EINVAL) } else { Ok(layout) }
@@ -327,7 +327,7 @@ impl RequestRing {
 pub struct Request<'a> {
     exchange: &'a Exchange,
     number: usize,
-    memory: Buffers,
+    memory: RequestBuffers,
     /// Bytes of the reply.
     replied: usize,
 }

@@ -19,7 +19,7 @@ use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 use crate::arch::paging::{PAGE_SIZE, direct_map, physical_of};
 
 pub use crate::device::virtio::exchange::{
-    BATCH_MAX, Batch, Exchange, GiveUp, SMALL_BYTES, counters as exchange_counters,
+    BATCH_MAX, Exchange, GiveUp, RequestBatch, SMALL_BYTES, counters as exchange_counters,
 };
 pub use crate::device::virtio::frames::{FrameQueue, has_room_for_chains};
 pub use crate::device::virtio::queue::{BufferQueue, Direction, QUEUE_LENGTH};

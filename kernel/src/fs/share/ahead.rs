@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering;
 use heddle_kernel_core::ninep::{Attributes, Failure, MessageWriter, NO_FID, Qid, Reader, kind};
 use linux_raw_sys::general as linux;
 
-use crate::device::share::{BATCH_MAX, Batch, GiveUp, SMALL_BYTES};
+use crate::device::share::{BATCH_MAX, GiveUp, RequestBatch, SMALL_BYTES};
 use crate::error::Errno;
 use crate::fs::share::asking::asked_attributes;
 use crate::fs::share::file::ask_to_read;
@@ -47,7 +47,7 @@ impl Server {
     ) -> Answers<T> {
         sched::poll_interrupts();
         let mut answers = [const { None }; BATCH_MAX];
-        let mut batch = Batch::new();
+        let mut batch = RequestBatch::new();
         for place in (0..BATCH_MAX).filter(|&place| is_wanted(place)) {
             let begun = if place == 0 {
                 self.exchange().begin()

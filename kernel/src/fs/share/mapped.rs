@@ -19,7 +19,7 @@ pub struct Mapped {
     reader: Arc<Handle>,
     /// A handle that was opened for writing.
     writer: SpinLock<Option<Arc<Handle>>>,
-    /// What was written until this moment is to be stored, since those who wrote it have ended their mappings.
+    /// Pages written until this moment are to be stored, since those who wrote it have ended their mappings.
     ended_at: u64,
 }
 
@@ -116,7 +116,7 @@ impl Drop for Mapped {
         // Nobody writes by these mappings any more. There may be new ones, which write later.
         let Some((_, moment)) = self.node.state.pages.written(&(0..u64::MAX)) else { return };
         match self.node.state.mapping() {
-            // What is written belongs to those who map the file by another source, which stores it all at its end.
+            // The written pages belong to those who map the file by another source, which stores it all at its end.
             Some(other) => {
                 if let Some(writer) = self.writer.lock().take() {
                     other.store_by(&writer);

@@ -68,8 +68,9 @@ impl SharedNode {
     }
 
     /// The state for a file that was found by a new way. A state of its number that is known already may be another
-    /// file's, since the host gives numbers of files that are gone to new ones at once. Where the generations do not say
-    /// it, who has opened a file without the host, and a directory, keep theirs if it is gone from where it was found.
+    /// file's, since the host gives numbers of files that are gone to new ones at once. Where the generations do not
+    /// say it, who has opened a file without the host, and a directory, keep theirs if it is gone from where it was
+    /// found.
     fn state_for(fid: &Fid, kind: FileType, attributes: &Attributes) -> Result<Arc<FileState>, Errno> {
         let (server, number) = (&fid.server, attributes.number);
         let state = server.state_of(number)?;
@@ -82,7 +83,7 @@ impl SharedNode {
         let is_other = match is_same {
             Some(is_same) => !is_same,
             // Nobody has it open, so it does no harm if they are two files; somebody may be about to, and then one file
-            // must have one state. What was known may be another's.
+            // must have one state. It may have known something of another.
             None if kind == FileType::Regular && !state.is_lazy() => {
                 state.doubt(server);
                 state.pages.distrust();

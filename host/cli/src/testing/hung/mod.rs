@@ -214,7 +214,7 @@ fn ends_with_pages(kernel: Kernel) -> Result<(), String> {
     let hung = Hung::new()?;
     compile_pages(&hung.folder)?;
     hung.folder.write("hang-pages", &[b'o'; 64 * 4096])?;
-    // What it has written is read by others meanwhile, and is with the host when the machine ends.
+    // Its bytes are read by others meanwhile, and are with the host when the machine ends.
     let script = "./share_pages hold hang-pages & while ! [ -e held ]; do sleep 0.05; done; exec 3< hang-pages; begin; \
                   kill -9 $!; wait $!; echo $?; sync; [ -e hung.0 ] && echo hangs; answer; head -c 1 <&3";
     let output = hung.run(kernel, &[], script)?;

@@ -11,7 +11,7 @@ pub const BATCH_MAX: usize = 12;
 const POSTED_MAX: usize = 8;
 
 /// Requests to be sent at once. The first is what its thread wants to know, and the others what it may want next.
-pub struct Batch<'a> {
+pub struct RequestBatch<'a> {
     entries: [Option<BatchEntry<'a>>; BATCH_MAX],
 }
 
@@ -68,7 +68,7 @@ impl Exchange {
     }
 }
 
-impl<'a> Batch<'a> {
+impl<'a> RequestBatch<'a> {
     /// An empty one.
     pub const fn new() -> Self {
         Self { entries: [const { None }; BATCH_MAX] }
