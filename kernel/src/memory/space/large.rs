@@ -173,8 +173,8 @@ impl Space {
     /// Makes large pages of the small ones in a range: `MADV_COLLAPSE`.
     ///
     /// # Errors
-    /// `EINVAL` (a place that cannot have a large page, or has nothing; the others have been done), `ENOMEM`; `EINTR` if
-    /// the caller is to die.
+    /// `EINVAL` (a place that cannot have a large page, or has nothing; the others have been done), `ENOMEM`; `EINTR`
+    /// if the caller is to die.
     pub(super) async fn collapse(
         &self,
         range: Range<usize>,
