@@ -103,7 +103,9 @@ mod tests {
         assert_eq!(parse_weight("10001"), Some(Err(OutOfRange)));
         assert_eq!(parse_weight("x"), None);
         for nice in -20..20 {
-            assert_eq!(weight_of_nice(nice).map(nice_of_weight), Some(nice));
+            // Nice values 14 and 15 have one weight, which Linux, that keeps its own unit, tells apart.
+            let weight = weight_of_nice(nice);
+            assert_eq!(weight.map(nice_of_weight).map(weight_of_nice), Some(weight));
         }
         assert_eq!((weight_of_nice(0), weight_of_nice(20), weight_of_nice(-21)), (Some(100), None, None));
     }
