@@ -520,7 +520,11 @@ fn memory_counts_exactly() -> Outcome {
     // Linux notes single pages now and then only, by processor.
     let tolerance = if is_heddle() { 256 } else { 2048 };
     let check = |found: u64, wanted: u64| {
-        if found.abs_diff(wanted) <= tolerance { Ok(()) } else { Err(format!("{found} in place of {wanted}")) }
+        if found.abs_diff(wanted) <= tolerance {
+            Ok(())
+        } else {
+            Err(format!("{found} in place of {wanted}"))
+        }
     };
     let memory = Memory::new(4, true)?;
     let before = resident()?;
