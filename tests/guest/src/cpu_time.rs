@@ -358,8 +358,9 @@ fn the_limit_of_processor_time() -> Outcome {
 fn threads_that_mostly_sleep_leave_time_to_one_that_computes() -> Outcome {
     const SLEEPERS: usize = 64;
     const COMPUTED: u64 = 20 * MS;
-    /// By then the one that computes should have had a hundredth.
-    const SPENT_MAX: u64 = 100 * COMPUTED;
+    /// By then the one that computes should have had a part in two hundred: it gets one in fifty, and time that the
+    /// host takes from the machine counts as used.
+    const SPENT_MAX: u64 = 200 * COMPUTED;
     use_one_cpu()?;
     let before = now(PROCESS).or_fail()?;
     let is_over = AtomicBool::new(false);

@@ -286,7 +286,7 @@ impl Knowledge {
 
     /// Relies on nothing any more.
     pub fn forget(&mut self, moment: u64) {
-        *self = Self { changed_at: moment, ..Self::default() };
+        *self = Self { changed_at: moment.max(self.changed_at), ..Self::default() };
     }
 
     /// The next use is to ask. The answer to a question that was put before this moment is not relied on, though it is

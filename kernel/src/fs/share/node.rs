@@ -55,7 +55,7 @@ impl SharedNode {
         attributes: &Attributes,
     ) -> Result<Arc<Self>, Errno> {
         let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
-        let state = Self::state_for(&fid, kind, attributes)?;
+        let state = Self::state_for(&fid, kind, question, attributes)?;
         fid.server.show_time(attributes);
         let judgement = state.learn(question, attributes);
         let (created, entry) = (SpinLock::new(None), SpinLock::new(Weak::new()));
@@ -71,7 +71,12 @@ impl SharedNode {
     /// file's, since the host gives numbers of files that are gone to new ones at once. Where the generations do not
     /// say it, who has opened a file without the host, and a directory, keep theirs if it is gone from where it was
     /// found.
-    fn state_for(fid: &Fid, kind: FileType, attributes: &Attributes) -> Result<Arc<FileState>, Errno> {
+    fn state_for(
+        fid: &Fid,
+        kind: FileType,
+        question: &FileQuestion,
+        attributes: &Attributes,
+    ) -> Result<Arc<FileState>, Errno> {
         let (server, number) = (&fid.server, attributes.number);
         let state = server.state_of(number)?;
         let Some(other) = state.unheld_node() else { return Ok(state) };
@@ -83,9 +88,9 @@ impl SharedNode {
         let is_other = match is_same {
             Some(is_same) => !is_same,
             // Nobody has it open, so it does no harm if they are two files; somebody may be about to, and then one file
-            // must have one state. It may have known something of another.
+            // must have one state. It may have known something of another, but this answer is the newest.
             None if kind == FileType::Regular && !state.is_lazy() => {
-                state.doubt(server);
+                state.doubt_before(question.begun);
                 state.pages.distrust();
                 false
             }

@@ -421,7 +421,11 @@ impl FileState {
 
     /// Relies on nothing any more: a change was asked for, and may happen at any time.
     pub fn doubt(&self, server: &Server) {
-        let moment = server.next_moment();
+        self.doubt_before(server.next_moment());
+    }
+
+    /// Relies on no answer to a question that was put before this moment.
+    pub fn doubt_before(&self, moment: u64) {
         let mut kept = self.kept.lock();
         kept.attributes.forget(moment);
         kept.is_generation_asked = false;

@@ -486,16 +486,17 @@ impl ControlGroup {
     ) -> Result<(), Errno> {
         let _hierarchy = lock();
         let shape = self.shape();
+        let is_among_threads = self.upwards().skip(1).any(|above| above.shape().is_thread_root());
         let mut branch = self.branch.lock();
         if branch.is_removed {
             return Err(Errno::ENODEV);
         }
         let changed = change(branch.enabled)?;
         let (added, gone) = (changed - branch.enabled, branch.enabled - changed);
-        if branch.children.iter().any(|child| child.enabled().intersects(gone)) {
+        if branch.children.iter().any(|child| child.branch.lock_below(1).enabled.intersects(gone)) {
             return Err(Errno::EBUSY);
         }
-        if !added.is_empty() && self.upwards().skip(1).any(|above| above.shape().is_thread_root()) {
+        if !added.is_empty() && is_among_threads {
             return Err(Errno::EOPNOTSUPP);
         }
         if !shape.may_enable(added) {

@@ -151,7 +151,9 @@ fn copies_of_a_parents_pages_count() -> Outcome {
     // The one that ends may be the parent of the others, which has as much as they.
     let killed = WaitStatus::Signaled(child, Signal::SIGKILL, false);
     expect!(status == Ok(WaitStatus::Exited(child, 0)) || status == Ok(killed));
-    put(&hierarchy.group, "cgroup.kill", "1").or_fail()
+    put(&hierarchy.group, "cgroup.kill", "1").or_fail()?;
+    // A group with processes is not removed at the end of the test.
+    wait_for("the end of all", || Ok(value(&hierarchy.group, "cgroup.events", "populated")? == 0))
 }
 
 fn limits_of_memory_are_read_and_taken() -> Outcome {

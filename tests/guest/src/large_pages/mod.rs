@@ -517,9 +517,14 @@ fn the_page_map_shows_one_block() -> Outcome {
 fn memory_counts_exactly() -> Outcome {
     let _policy = Policy::set("madvise")?;
     let resident = || -> Result<u64, String> { shown("/proc/self/status", "VmRSS:") };
-    // Linux notes single pages now and then only.
+    // Linux notes single pages now and then only, by processor.
+    let tolerance = if is_heddle() { 256 } else { 2048 };
     let check = |found: u64, wanted: u64| {
-        if found.abs_diff(wanted) <= 256 { Ok(()) } else { Err(format!("{found} in place of {wanted}")) }
+        if found.abs_diff(wanted) <= tolerance {
+            Ok(())
+        } else {
+            Err(format!("{found} in place of {wanted}"))
+        }
     };
     let memory = Memory::new(4, true)?;
     let before = resident()?;
