@@ -3,7 +3,7 @@
 
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::task::{RawWaker, RawWakerVTable, Waker};
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::OnceCell;
@@ -108,9 +108,9 @@ impl Clone for Parker {
 
 impl Drop for Parker {
     fn drop(&mut self) {
-        // Release and acquire: all uses come before the end.
+        // Release and acquire: all uses come before the end. A load and not a fence, which ThreadSanitizer doesn't know.
         if self.shared().references.fetch_sub(1, Ordering::Release) == 1 {
-            fence(Ordering::Acquire);
+            self.shared().references.load(Ordering::Acquire);
             // SAFETY: this was the last reference, to a block of this layout.
             unsafe {
                 self.0.drop_in_place();
