@@ -27,14 +27,15 @@ const PROCESSOR: &str = ", processor time";
 const CROWDED: &str = ", more threads than cores";
 /// The part of a figure's name that marks a wait.
 const LATENCY: &str = ", latency of ";
-/// Locks with a bit for each key of segments that are laid out beforehand: rivals where keys are such, as in the engine.
+/// Locks with a bit for each key of segments that are laid out beforehand: rivals where keys are such, as in the
+/// engine.
 const BITMAPS: [&str; 2] = ["bitmap", "LeanStore"];
 const WITHOUT_BITMAPS: &str = " for any keys";
 /// The workloads of a storage engine, whose keys are pages of one area.
 const ENGINE: &str = "engine";
 /// The workloads with so many ranges held that the lock is to be ahead of all others.
 const LARGE: [&str; 3] = ["held 1000", "held 10000", "held 100000"];
-/// What most rows are about.
+/// The unit of rows about pairs.
 const PAIR: &str = "ns a lock and unlock";
 /// The shares of acquisitions that a latency is given for, by the tool's names.
 const SHARES: [(&str, &str); 4] =
@@ -182,8 +183,8 @@ fn plain(row: &Value, name: String, value: &Value) -> Result<Figure> {
 }
 
 /// Judges each row of pairs against the best rival that can stand in for a range lock: as good on one and two threads,
-/// twice as good from 1,000 held ranges or eight threads on. By processor time where each thread has a processor, by rate
-/// where not.
+/// twice as good from 1,000 held ranges or eight threads on. Processor time counts where each thread has a processor,
+/// the rate where not.
 fn judge(record: &mut Record) {
     let is_judged = |figure: &&Figure| {
         let is_pair = figure.scale == Scale::Native && figure.unit == PAIR && !figure.name.contains(LATENCY);
