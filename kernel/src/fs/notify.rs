@@ -1,4 +1,4 @@
-//! Telling inotify(7), and the owners of directories watched by `F_NOTIFY`, what happens to files.
+//! Telling inotify(7), fanotify(7), and the owners of directories watched by `F_NOTIFY`, what happens to files.
 //!
 //! A node has a list of *marks*, each of which has a receiver and says which events it wants. The calls that
 //! do something to a file report it here, to the node itself and, with the name, to the directory it is in. While
@@ -13,9 +13,10 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
+use crate::fs::fanotify::{self, FanGroup, FanMask};
 use crate::fs::inotify::Inotify;
 use crate::fs::lease::MESSAGE_BAND;
-use crate::fs::{Dentry, FileType, Inode, OpenFile};
+use crate::fs::{Dentry, FileType, Inode, OpenFile, Path};
 use crate::memory::fallible;
 use crate::process::io_signal::ReadyNotice;
 use crate::sync::SpinLock;
@@ -41,6 +42,8 @@ enum MarkReceiver {
     Instance(Weak<Inotify>),
     /// The owner of an open directory, as long as a process has not closed it: `F_NOTIFY`.
     Owner { notice: Arc<ReadyNotice>, description: u64, pid: i32 },
+    /// A group of fanotify(7), which keeps its masks here.
+    Group { group: Weak<FanGroup>, bits: FanMask },
 }
 
 /// The events of a node that a receiver wants to know of.
@@ -67,6 +70,23 @@ impl Mark {
         node: &Arc<dyn Inode>,
     ) -> Result<Arc<Self>, Errno> {
         Self::put(number, mask, MarkReceiver::Instance(Arc::downgrade(instance)), node)
+    }
+
+    /// A mark of a group of fanotify(7).
+    ///
+    /// # Errors
+    /// As [`Mark::new`].
+    pub fn of_group(group: &Arc<FanGroup>, bits: FanMask, node: &Arc<dyn Inode>) -> Result<Arc<Self>, Errno> {
+        Self::put(0, 0, MarkReceiver::Group { group: Arc::downgrade(group), bits }, node)
+    }
+
+    /// The masks of a mark of fanotify(7).
+    #[must_use]
+    pub const fn fan_mask(&self) -> Option<&FanMask> {
+        match &self.receiver {
+            MarkReceiver::Group { bits, .. } => Some(bits),
+            _ => None,
+        }
     }
 
     fn put(
@@ -101,7 +121,7 @@ impl Mark {
             MarkReceiver::Owner { description, pid, .. } => {
                 description == open && process.is_none_or(|process| process == pid)
             }
-            MarkReceiver::Instance(_) => false,
+            MarkReceiver::Instance(_) | MarkReceiver::Group { .. } => false,
         }
     }
 
@@ -141,6 +161,18 @@ impl Marks {
     #[must_use]
     pub const fn new() -> Self {
         Self(SpinLock::new(Vec::new()))
+    }
+
+    /// Looks at the mark of a group, if it has one.
+    pub fn look_for(&self, group: &FanGroup, look: impl FnOnce(&FanMask)) {
+        let list = self.0.lock();
+        let is_own = |mark: &&Arc<Mark>| match &mark.receiver {
+            MarkReceiver::Group { group: own, .. } => core::ptr::eq(own.as_ptr(), group),
+            _ => false,
+        };
+        if let Some(bits) = list.iter().find(is_own).and_then(|mark| mark.fan_mask()) {
+            look(bits);
+        }
     }
 
     /// Lets the node go when nobody has it open any more: its last name is gone.
@@ -183,6 +215,8 @@ impl Marks {
                     }
                     notice.tell_message(MESSAGE_BAND);
                 }
+                // Groups are told apart from the lists.
+                MarkReceiver::Group { .. } => {}
             }
             index -= usize::from(is_last);
         }
@@ -193,6 +227,12 @@ impl Drop for Marks {
     /// The node is gone.
     fn drop(&mut self) {
         for mark in core::mem::take(self.0.get_mut()) {
+            if let MarkReceiver::Group { group, .. } = &mark.receiver {
+                if let Some(group) = group.upgrade() {
+                    group.forget(&mark);
+                }
+                continue;
+            }
             let MarkReceiver::Instance(instance) = &mark.receiver else { continue };
             let Some(instance) = instance.upgrade() else { continue };
             if mark.mask.load(Ordering::Relaxed) & linux::IN_DELETE_SELF != 0 {
@@ -263,6 +303,16 @@ pub fn is_idle() -> bool {
     MARKS.load(Ordering::Relaxed) == 0
 }
 
+/// A group of fanotify(7) begins: its marks may be on no node.
+pub fn begin() {
+    MARKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// It ends.
+pub fn end() {
+    MARKS.fetch_sub(1, Ordering::Relaxed);
+}
+
 fn with_kind(event: u32, kind: FileType) -> u32 {
     if kind == FileType::Directory { event | linux::IN_ISDIR } else { event }
 }
@@ -272,6 +322,21 @@ pub fn report(entry: &Arc<Dentry>, event: u32) {
     if is_idle() {
         return;
     }
+    if !fanotify::is_idle() {
+        fanotify::report(entry, None, event);
+    }
+    report_to_lists(entry, event);
+}
+
+/// The same of what is done by an open description of the file.
+pub fn report_at(place: &Path, event: u32) {
+    if !fanotify::is_idle() {
+        fanotify::report(&place.entry, Some(&place.mount), event);
+    }
+    report_to_lists(&place.entry, event);
+}
+
+fn report_to_lists(entry: &Arc<Dentry>, event: u32) {
     // Uses of a file that has lost this name are not reported; other events are about the node.
     let is_unlinked = event & USE != 0 && entry.is_removed();
     let event = with_kind(event, entry.node.kind());
@@ -287,9 +352,12 @@ pub fn report(entry: &Arc<Dentry>, event: u32) {
 }
 
 /// Something happened to a node that is nothing to its directory.
-pub fn report_self(node: &dyn Inode, event: u32) {
+pub fn report_self(node: &Arc<dyn Inode>, event: u32) {
     if is_idle() {
         return;
+    }
+    if !fanotify::is_idle() {
+        fanotify::report_self(node, event);
     }
     if let Some(marks) = node.marks() {
         marks.tell(with_kind(event, node.kind()), 0, b"", false);
@@ -301,13 +369,16 @@ pub fn report_name(directory: &Dentry, name: &[u8], kind: FileType, event: u32) 
     if is_idle() {
         return;
     }
+    if !fanotify::is_idle() {
+        fanotify::report_name(directory, name, kind, event);
+    }
     if let Some(marks) = directory.node.marks() {
         marks.tell(with_kind(event, kind), 0, name, false);
     }
 }
 
 /// A file got another name.
-pub fn report_rename(from: &Dentry, old_name: &[u8], to: &Dentry, name: &[u8], node: &dyn Inode) {
+pub fn report_rename(from: &Dentry, old_name: &[u8], to: &Dentry, name: &[u8], node: &Arc<dyn Inode>) {
     if is_idle() {
         return;
     }
@@ -319,6 +390,9 @@ pub fn report_rename(from: &Dentry, old_name: &[u8], to: &Dentry, name: &[u8], n
     }
     let sides = [(from, old_name, linux::IN_MOVED_FROM), (to, name, linux::IN_MOVED_TO)];
     for (directory, name, event) in sides {
+        if !fanotify::is_idle() {
+            fanotify::report_name(directory, name, node.kind(), event);
+        }
         if let Some(marks) = directory.node.marks() {
             marks.tell(with_kind(event, node.kind()), cookie, name, false);
         }

@@ -58,6 +58,14 @@ impl Address {
         }))
     }
 
+    /// Whether it is the path of something that is there.
+    pub(super) fn is_taken(&self, thread: &Arc<Thread>) -> bool {
+        let Self::Path(path) = self else { return false };
+        let walked = View::of(thread, linux::AT_FDCWD, path)
+            .and_then(|view| view.walk(thread, path, LookupFlags::empty()));
+        walked.is_ok_and(|found| found.vacant().is_err())
+    }
+
     /// The address as a `struct sockaddr_un` of its proper length; of nothing, for a socket without one.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ use crate::process::namespaces::Namespaces;
 use crate::process::privilege::ProgramIdentity;
 use crate::process::thread_group::ProcessLayout;
 use crate::process::{
-    ExitStatus, Resource, Thread, credential_set, executable, futex, privilege, table, time_namespace,
+    ExitStatus, Resource, Thread, credential_set, executable, futex, perf, privilege, table, time_namespace,
 };
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
@@ -450,11 +450,12 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     thread.set_name(&loaded.name);
     process.set_memory_users(loaded.identity.memory_users.clone());
     process.set_dumpable(loaded.identity.is_dumpable);
-    if loaded.identity.is_secure {
-        thread.set_personality(0);
-    }
+    let lost =
+        if loaded.identity.is_secure { Thread::PERSONALITY_CLEARED } else { Thread::READ_IMPLIES_EXECUTE };
+    thread.set_personality(thread.personality() & !lost);
     thread.set_credentials(loaded.identity.credentials);
     process.set_program(loaded.layout, Some(loaded.executable));
     process.set_executed();
+    perf::executed(thread);
     thread.replace_context(loaded.context);
 }

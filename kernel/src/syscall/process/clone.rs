@@ -21,7 +21,7 @@ use crate::process::pidfd::ProcessFile;
 use crate::process::thread::Parts;
 use crate::process::user_task::UserTask;
 use crate::process::vfork::Vfork;
-use crate::process::{Credentials, Limits, Resource, Thread, seccomp, table, time_namespace, trace};
+use crate::process::{Credentials, Limits, Resource, Thread, perf, seccomp, table, time_namespace, trace};
 use crate::syscall::process::new_process::{
     child_actions, child_directories, enter_group, inherit, lock_group, make_process, numbers, real_parent,
 };
@@ -526,6 +526,7 @@ fn make(
     })?;
     child.set_user_task(task);
     inherit(parent, &child, request);
+    perf::inherit(parent, &child)?;
     // A parent's list of children comes before the state of a child.
     let real_parent = if is_thread { None } else { Some(real_parent(parent, request).ok_or(Errno::EINVAL)?) };
     let mut children = real_parent.as_ref().map(|process| process.children());
