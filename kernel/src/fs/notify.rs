@@ -12,6 +12,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use linux_raw_sys::general as linux;
 
+use heddle_kernel_core::fallible::{insert_reserved, push_reserved};
+
 use crate::error::Errno;
 use crate::fs::fanotify::{self, FanGroup, FanMask};
 use crate::fs::inotify::Inotify;
@@ -43,7 +45,7 @@ enum MarkReceiver {
     /// The owner of an open directory, as long as a process has not closed it: `F_NOTIFY`.
     Owner { notice: Arc<ReadyNotice>, description: u64, pid: i32 },
     /// A group of fanotify(7), which keeps its masks here.
-    Group { group: Weak<FanGroup>, bits: FanMask },
+    Group { number: u64, group: Weak<FanGroup>, bits: FanMask },
 }
 
 /// The events of a node that a receiver wants to know of.
@@ -77,7 +79,12 @@ impl Mark {
     /// # Errors
     /// As [`Mark::new`].
     pub fn of_group(group: &Arc<FanGroup>, bits: FanMask, node: &Arc<dyn Inode>) -> Result<Arc<Self>, Errno> {
-        Self::put(0, 0, MarkReceiver::Group { group: Arc::downgrade(group), bits }, node)
+        Self::put(
+            0,
+            0,
+            MarkReceiver::Group { number: group.number(), group: Arc::downgrade(group), bits },
+            node,
+        )
     }
 
     /// The masks of a mark of fanotify(7).
@@ -105,7 +112,15 @@ impl Mark {
             node: Arc::downgrade(node),
             hold: SpinLock::new(Some(node.clone())),
         })?;
-        fallible::try_push(&mut marks.0.lock(), mark.clone())?;
+        let mut list = marks.list.lock();
+        list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        if mark.fan_mask().is_some() {
+            insert_reserved(&mut list, 0, mark.clone());
+            marks.groups.fetch_add(1, Ordering::Relaxed);
+        } else {
+            push_reserved(&mut list, mark.clone());
+        }
+        drop(list);
         Ok(mark)
     }
 
@@ -130,9 +145,16 @@ impl Mark {
         if let Some(node) = self.node.upgrade()
             && let Some(marks) = node.marks()
         {
-            let mut list = marks.0.lock();
+            let mut list = marks.list.lock();
             let place = list.iter().position(|mark| Arc::ptr_eq(mark, self));
-            let old = place.map(|place| list.swap_remove(place));
+            let old = place.map(|place| {
+                if self.fan_mask().is_some() {
+                    marks.groups.fetch_sub(1, Ordering::Relaxed);
+                    list.remove(place)
+                } else {
+                    list.swap_remove(place)
+                }
+            });
             drop(list);
             drop(old);
         }
@@ -148,7 +170,11 @@ impl Drop for Mark {
 }
 
 /// The marks on a node.
-pub struct Marks(SpinLock<Vec<Arc<Mark>>>);
+pub struct Marks {
+    list: SpinLock<Vec<Arc<Mark>>>,
+    /// How many at the list's head are of groups of fanotify(7). Changed with the list locked.
+    groups: AtomicU32,
+}
 
 impl Default for Marks {
     fn default() -> Self {
@@ -160,17 +186,54 @@ impl Marks {
     /// No marks.
     #[must_use]
     pub const fn new() -> Self {
-        Self(SpinLock::new(Vec::new()))
+        Self { list: SpinLock::new(Vec::new()), groups: AtomicU32::new(0) }
+    }
+
+    /// Whether a group of fanotify(7) has a mark here.
+    #[inline]
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        self.groups.load(Ordering::Relaxed) != 0
+    }
+
+    /// The marks of groups, which come first in the list.
+    fn of_groups<'a>(&self, list: &'a [Arc<Mark>]) -> impl Iterator<Item = (u64, &'a Arc<Mark>)> + use<'a> {
+        let count = self.groups.load(Ordering::Relaxed) as usize;
+        list.iter().take(count).filter_map(|mark| match &mark.receiver {
+            MarkReceiver::Group { number, .. } => Some((*number, mark)),
+            _ => None,
+        })
+    }
+
+    /// The group with a mark here whose number comes next after this one.
+    #[must_use]
+    pub fn next_group(&self, after: u64) -> Option<(u64, Option<Arc<FanGroup>>)> {
+        if !self.has_groups() {
+            return None;
+        }
+        let list = self.list.lock();
+        let above = self.of_groups(&list).filter(|(number, _)| *number > after);
+        let (number, mark) = above.min_by_key(|(number, _)| *number)?;
+        match &mark.receiver {
+            MarkReceiver::Group { group, .. } => Some((number, group.upgrade())),
+            _ => None,
+        }
+    }
+
+    /// Whether the group of a number has a mark here.
+    #[must_use]
+    pub fn has_group(&self, number: u64) -> bool {
+        self.has_groups() && self.of_groups(&self.list.lock()).any(|(own, _)| own == number)
     }
 
     /// Looks at the mark of a group, if it has one.
-    pub fn look_for(&self, group: &FanGroup, look: impl FnOnce(&FanMask)) {
-        let list = self.0.lock();
-        let is_own = |mark: &&Arc<Mark>| match &mark.receiver {
-            MarkReceiver::Group { group: own, .. } => core::ptr::eq(own.as_ptr(), group),
-            _ => false,
-        };
-        if let Some(bits) = list.iter().find(is_own).and_then(|mark| mark.fan_mask()) {
+    pub fn look_for(&self, number: u64, look: impl FnOnce(&FanMask)) {
+        if !self.has_groups() {
+            return;
+        }
+        let list = self.list.lock();
+        let found = self.of_groups(&list).find(|(own, _)| *own == number);
+        if let Some(bits) = found.and_then(|(_, mark)| mark.fan_mask()) {
             look(bits);
         }
     }
@@ -179,7 +242,7 @@ impl Marks {
     pub fn nameless(&self) {
         let mut index = 0;
         loop {
-            let list = self.0.lock();
+            let list = self.list.lock();
             let Some(mark) = list.get(index).cloned() else { return };
             drop(list);
             let hold = mark.hold.lock().take();
@@ -191,7 +254,7 @@ impl Marks {
     fn tell(&self, event: u32, cookie: u32, name: &[u8], is_unlinked: bool) {
         let mut index = 0;
         loop {
-            let list = self.0.lock();
+            let list = self.list.lock();
             let Some(mark) = list.get(index).cloned() else { return };
             drop(list);
             index += 1;
@@ -226,7 +289,7 @@ impl Marks {
 impl Drop for Marks {
     /// The node is gone.
     fn drop(&mut self) {
-        for mark in core::mem::take(self.0.get_mut()) {
+        for mark in core::mem::take(self.list.get_mut()) {
             if let MarkReceiver::Group { group, .. } = &mark.receiver {
                 if let Some(group) = group.upgrade() {
                     group.forget(&mark);
@@ -275,7 +338,7 @@ pub fn watch_directory(open: &OpenFile, pid: i32, asked: u32, claim: impl FnOnce
     let marks = node.marks().ok_or(Errno::EINVAL)?;
     let notice = open.make_notice()?;
     claim();
-    let before = marks.0.lock().iter().find(|mark| mark.is_of(open.id(), Some(pid))).cloned();
+    let before = marks.list.lock().iter().find(|mark| mark.is_of(open.id(), Some(pid))).cloned();
     if let Some(mark) = before {
         let old = mark.mask.load(Ordering::Relaxed);
         // Once told more than once, always.
@@ -290,7 +353,7 @@ pub fn watch_directory(open: &OpenFile, pid: i32, asked: u32, claim: impl FnOnce
 pub fn forget_directory(open: &OpenFile, pid: Option<i32>) {
     let Some(marks) = open.place.as_ref().and_then(|place| place.entry.node.marks()) else { return };
     loop {
-        let mark = marks.0.lock().iter().find(|mark| mark.is_of(open.id(), pid)).cloned();
+        let mark = marks.list.lock().iter().find(|mark| mark.is_of(open.id(), pid)).cloned();
         let Some(mark) = mark else { return };
         mark.take_off();
     }
@@ -303,12 +366,12 @@ pub fn is_idle() -> bool {
     MARKS.load(Ordering::Relaxed) == 0
 }
 
-/// A group of fanotify(7) begins: its marks may be on no node.
+/// A group of fanotify(7) gets marks that are on no node.
 pub fn begin() {
     MARKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// It ends.
+/// It has none any more.
 pub fn end() {
     MARKS.fetch_sub(1, Ordering::Relaxed);
 }

@@ -179,7 +179,8 @@ fn settle(table: &mut [PerfEvent]) {
     }
 }
 
-/// A child of `parent` is about to run: those events that are inherited count it.
+/// A child of `parent` is about to run: those events that are inherited count it, from its beginning on. Whoever takes the
+/// child back calls [`forget`]. No lock may be held, since threads may be dropped here.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -190,6 +191,7 @@ pub fn inherit(parent: &Arc<Thread>, child: &Arc<Thread>) -> Result<(), Errno> {
 #[cold]
 fn inherit_all(parent: &Arc<Thread>, child: &Arc<Thread>) -> Result<(), Errno> {
     let is_thread = Arc::ptr_eq(&parent.process, &child.process);
+    // Dropped after the lock.
     let mut ended = Vec::new();
     let mut table = TABLE.lock();
     let mut sources: usize = table.iter().map(|event| event.threads.len()).sum();
@@ -208,13 +210,25 @@ fn inherit_all(parent: &Arc<Thread>, child: &Arc<Thread>) -> Result<(), Errno> {
         if sources >= SOURCES_MAX {
             return Err(Errno::ENOMEM);
         }
-        let counted = CountedThread { thread: child.clone(), start: event.read(child) };
+        let counted = CountedThread { thread: child.clone(), start: Reading::default() };
         fallible::try_push(&mut event.threads, counted)?;
         sources += 1;
     }
     drop(table);
-    drop(ended);
     Ok(())
+}
+
+/// A child that was counted from its beginning on is taken back.
+pub fn forget(child: &Arc<Thread>) {
+    let mut last = 0;
+    while !is_idle() {
+        let mut table = TABLE.lock();
+        let Some(event) = table.iter_mut().find(|event| event.id > last) else { return };
+        last = event.id;
+        let gone = event.place_of(child).map(|index| event.threads.swap_remove(index));
+        drop(table);
+        drop(gone);
+    }
 }
 
 /// The thread has been given another program.
@@ -227,14 +241,15 @@ pub fn executed(thread: &Thread) {
 #[cold]
 fn executed_all(thread: &Thread) {
     let is_closed = !thread.process.is_dumpable();
-    let mut from = 0;
+    let mut last = 0;
     loop {
         let mut table = TABLE.lock();
-        let Some(event) = table.get_mut(from) else {
+        // Events lie in the order of their numbers, and some may go between two looks.
+        let Some(event) = table.iter_mut().find(|event| event.id > last) else {
             settle(&mut table);
             return;
         };
-        from += 1;
+        last = event.id;
         let Some(index) = event.place_of(thread) else { continue };
         let removed = (is_closed || event.attributes.is_removed_by_exec()).then(|| event.release(index));
         if removed.is_none() && core::mem::take(&mut event.enabled_by_exec) {

@@ -23,7 +23,10 @@ crate::tests! {
     what_is_ignored_is_not_told
     events_tell_by_handles_and_names
     opening_waits_for_permission
+    a_denied_opening_changes_nothing
+    programs_are_run_with_permission
     who_waits_for_permission_goes_on_without_the_group
+    groups_are_counted_by_user
     ordinary_users_have_groups_with_handles_only
 }
 
@@ -365,6 +368,75 @@ fn opening_waits_for_permission() -> Outcome {
         let status = nix::sys::wait::waitpid(child, None).or_fail()?;
         expect_eq!(status, WaitStatus::Exited(child, expected));
     }
+    Ok(())
+}
+
+/// Answers the one question that waits, or comes.
+fn answer(group: &File, answer: u32) -> Outcome {
+    let events = read(group)?;
+    expect_eq!((events.len(), events[0].mask), (1, libc::FAN_OPEN_PERM));
+    let descriptor = events[0].descriptor.as_ref().ok_or("none")?.as_raw_fd();
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&descriptor.to_ne_bytes());
+    bytes[4..].copy_from_slice(&answer.to_ne_bytes());
+    let mut group = group;
+    expect_eq!(group.write(&bytes).or_fail()?, 8);
+    Ok(())
+}
+
+fn a_denied_opening_changes_nothing() -> Outcome {
+    let scratch = Scratch::new("fan-denied")?;
+    let path = scratch.path("file");
+    fs::write(&path, b"text").or_fail()?;
+    let group = init(libc::FAN_CLASS_CONTENT, libc::O_RDONLY).or_fail()?;
+    mark(&group, libc::FAN_MARK_ADD, libc::FAN_OPEN_PERM, &path).or_fail()?;
+    let child = spawn_child(|| match OpenOptions::new().write(true).truncate(true).open(&path) {
+        Ok(_) => 0,
+        Err(error) => error.raw_os_error().unwrap_or(-1),
+    })?;
+    answer(&group, libc::FAN_DENY)?;
+    let status = nix::sys::wait::waitpid(child, None).or_fail()?;
+    expect_eq!(status, WaitStatus::Exited(child, libc::EPERM));
+    drop(group);
+    expect_eq!(fs::read(&path).or_fail()?, b"text");
+    Ok(())
+}
+
+fn programs_are_run_with_permission() -> Outcome {
+    let scratch = Scratch::new("fan-exec")?;
+    let path = scratch.path("program");
+    fs::copy("/bin/true", &path).or_fail()?;
+    let group = init(libc::FAN_CLASS_CONTENT, libc::O_RDONLY).or_fail()?;
+    mark(&group, libc::FAN_MARK_ADD, libc::FAN_OPEN_PERM, &path).or_fail()?;
+    for (verdict, expected) in [(libc::FAN_ALLOW, 0), (libc::FAN_DENY, libc::EPERM)] {
+        let child = spawn_child(|| {
+            let error = std::os::unix::process::CommandExt::exec(&mut std::process::Command::new(&path));
+            error.raw_os_error().unwrap_or(-1)
+        })?;
+        answer(&group, verdict)?;
+        let status = nix::sys::wait::waitpid(child, None).or_fail()?;
+        expect_eq!(status, WaitStatus::Exited(child, expected));
+    }
+    Ok(())
+}
+
+fn groups_are_counted_by_user() -> Outcome {
+    let status = in_child(|| {
+        // SAFETY: the call takes a number only.
+        if unsafe { libc::setuid(65534) } != 0 {
+            return 1;
+        }
+        let mut groups = Vec::new();
+        let error = loop {
+            match init(libc::FAN_REPORT_FID, 0) {
+                Ok(group) => groups.push(group),
+                Err(error) => break error,
+            }
+        };
+        if (groups.len(), error) == (128, Errno::EMFILE) { 0 } else { 2 }
+    })?;
+    expect!(matches!(status, WaitStatus::Exited(_, 0)));
+    drop(init(libc::FAN_CLASS_NOTIF, 0).or_fail()?);
     Ok(())
 }
 

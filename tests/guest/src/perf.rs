@@ -18,17 +18,20 @@ crate::tests! {
     time_is_counted_while_it_is_enabled
     groups_are_read_at_once
     children_are_counted_on_request
+    a_child_that_cannot_be_made_is_not_kept
     all_events_of_a_thread_at_once
     ordinary_users_count_nothing_by_default
 }
 
 const BYTES: usize = 128;
+const PAGE: usize = 4096;
 const SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
 const PAGE_FAULTS: u64 = 2;
 const SWITCHES: u64 = 3;
 const DISABLED: u64 = 1;
 const INHERIT: u64 = 2;
+const SAMPLE_READ: u64 = 1 << 4;
 const ENABLE: libc::c_ulong = 0x2400;
 const DISABLE: libc::c_ulong = 0x2401;
 const RESET: libc::c_ulong = 0x2403;
@@ -90,9 +93,16 @@ fn expect_eq_or(found: usize, expected: usize) -> Result<(), String> {
 
 /// Touches fresh pages.
 fn touch(pages: usize) {
-    let mut fresh = Vec::<u8>::with_capacity(pages * 4096);
-    for page in fresh.spare_capacity_mut().chunks_mut(4096) {
-        page[0].write(1);
+    let (both, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, which nothing else refers to.
+    unsafe {
+        let start = libc::mmap(std::ptr::null_mut(), pages * PAGE, both, flags, -1, 0);
+        if start != libc::MAP_FAILED {
+            for page in 0..pages {
+                start.cast::<u8>().add(page * PAGE).write_volatile(1);
+            }
+            libc::munmap(start, pages * PAGE);
+        }
     }
 }
 
@@ -118,7 +128,14 @@ fn arguments_are_checked() -> Outcome {
         (fine.with(32, &0x100_u64.to_ne_bytes()), 0, -1, -1, 0, Errno::EINVAL),
         (fine.with(116, &[1]), 0, -1, -1, 0, Errno::EINVAL),
         (fine.with(16, &u64::MAX.to_ne_bytes()), 0, -1, -1, 0, Errno::EINVAL),
-        (Attributes::new(PAGE_FAULTS, INHERIT, 1 << 3), 0, -1, -1, 0, Errno::EINVAL),
+        (
+            Attributes::new(PAGE_FAULTS, INHERIT, 0).with(24, &SAMPLE_READ.to_ne_bytes()),
+            0,
+            -1,
+            -1,
+            0,
+            Errno::EINVAL,
+        ),
     ] {
         expect_eq!(open(&mut attributes.clone(), pid, cpu, group, flags).err(), Some(error));
     }
@@ -213,6 +230,32 @@ fn children_are_counted_on_request() -> Outcome {
     }
     let ([own], [all]) = (read(&own)?, read(&all)?);
     expect!(all > own + 3);
+    Ok(())
+}
+
+fn a_child_that_cannot_be_made_is_not_kept() -> Outcome {
+    let event = count(PAGE_FAULTS, INHERIT, 0)?;
+    let (mut reader, writer) = std::io::pipe().or_fail()?;
+    let status = in_child(|| {
+        let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+        // SAFETY: the calls take numbers and a structure that lives.
+        let result = unsafe {
+            if libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit) != 0 || libc::setuid(65534) != 0 {
+                return 1;
+            }
+            libc::fork()
+        };
+        if result == 0 {
+            // SAFETY: as in any child.
+            unsafe { libc::_exit(0) };
+        }
+        i32::from(Errno::last() != Errno::EAGAIN) * 2
+    })?;
+    expect!(matches!(status, WaitStatus::Exited(_, 0)));
+    drop(writer);
+    // Nobody has the other end any more.
+    expect_eq!(reader.read(&mut [0]).or_fail()?, 0);
+    drop(event);
     Ok(())
 }
 

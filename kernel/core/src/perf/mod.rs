@@ -10,7 +10,8 @@ pub const FIRST_ATTRIBUTE_BYTES: u32 = 64;
 
 /// The type of events that the kernel itself counts: `PERF_TYPE_SOFTWARE`.
 const TYPE_SOFTWARE: u32 = 1;
-/// The first bits of `sample_type` and `read_format` that have no meaning.
+/// A bit of `sample_type`, and the first bits of that and of `read_format` that have no meaning.
+const SAMPLE_READ: u64 = 1 << 4;
 const SAMPLE_END: u64 = 1 << 25;
 const FORMAT_END: u64 = 1 << 5;
 
@@ -106,6 +107,8 @@ impl EventAttributes {
             || bytes[RESERVED_2].iter().chain(&bytes[RESERVED_3]).any(|&byte| byte != 0);
         let is_contradiction = own.has(flag::INHERIT_THREAD) && !own.has(flag::INHERIT)
             || own.has(flag::REMOVE_ON_EXEC) && own.has(flag::ENABLE_ON_EXEC)
+            // What is read of several cannot be a part of a sample.
+            || own.has(flag::INHERIT) && own.sample_type & SAMPLE_READ != 0
             || own.has(flag::SIGTRAP) && !own.has(flag::REMOVE_ON_EXEC);
         if is_reserved_used
             || own.sample_type >= SAMPLE_END

@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use heddle_kernel_core::fallible::{push_front_reserved, push_reserved};
 use heddle_kernel_core::fanotify::{METADATA_BYTES, PIDFD_BYTES, event, init, mark, metadata, pidfd_record};
@@ -180,6 +181,7 @@ impl File for FanGroup {
     }
 
     fn released(&self, _: &OpenFile) {
+        self.is_closed.store(true, Ordering::Release);
         for kind in [0, mark::MOUNT, mark::FILE_SYSTEM] {
             self.flush(kind);
         }

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use heddle_kernel_core::fallible::{extend_reserved, push_back_reserved, push_reserved};
 use heddle_kernel_core::fanotify::{
@@ -12,13 +12,14 @@ use heddle_kernel_core::fanotify::{
 
 use crate::error::Errno;
 use crate::fs::fanotify::mask::FanMask;
-use crate::fs::fanotify::{ASKING, COUNT, GROUPS, GROUPS_MAX, MARKS_MAX, Occurrence, QUEUE_MAX};
+use crate::fs::fanotify::owner::FanOwner;
+use crate::fs::fanotify::{ASKING, MARKS, OBJECT_GROUPS, Occurrence, QUEUE_MAX};
 use crate::fs::notify::{self, Mark};
 use crate::fs::tree::{FileHandle, encode_node_handle};
 use crate::fs::{Inode, Mount, Path};
 use crate::memory::fallible;
 use crate::process::detour;
-use crate::sync::SpinLock;
+use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::queue::{Events, WaitQueue};
 
 /// Events that are looked at for one to be merged with, as in Linux.
@@ -111,8 +112,16 @@ struct GroupMarks {
     objects: Vec<ObjectMark>,
 }
 
+/// The numbers of groups.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
 /// A group.
 pub struct FanGroup {
+    /// A number that no other group has or had.
+    number: u64,
+    /// Nobody can read it any more.
+    pub(super) is_closed: AtomicBool,
+    owner: Arc<FanOwner>,
     pub(super) flags: u32,
     /// The flags of open(2) for the descriptors in events.
     pub(super) access: u32,
@@ -129,8 +138,12 @@ impl FanGroup {
     ///
     /// # Errors
     /// `EMFILE` (there are too many), `ENOMEM`.
-    pub fn new(flags: u32, access: u32, is_privileged: bool) -> Result<Arc<Self>, Errno> {
-        let group = fallible::try_arc(Self {
+    pub fn new(flags: u32, access: u32, user: u32, is_privileged: bool) -> Result<Arc<Self>, Errno> {
+        let owner = FanOwner::enter(user)?;
+        let made = fallible::try_arc(Self {
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            is_closed: AtomicBool::new(false),
+            owner: owner.clone(),
             flags,
             access,
             is_privileged,
@@ -138,18 +151,29 @@ impl FanGroup {
             events: SpinLock::new(VecDeque::new()),
             asked: SpinLock::new(Vec::new()),
             queue: WaitQueue::new(),
-        })?;
-        let mut groups = GROUPS.lock();
-        if groups.len() >= GROUPS_MAX {
-            return Err(Errno::EMFILE);
-        }
-        fallible::try_push(&mut groups, Arc::downgrade(&group))?;
-        COUNT.store(groups.len(), Ordering::Relaxed);
-        notify::begin();
+        });
+        // Dropped without having counted if there was no memory.
+        let group = made.inspect_err(|_| owner.leave())?;
         if flags & init::CLASSES != 0 {
             ASKING.fetch_add(1, Ordering::Relaxed);
         }
         Ok(group)
+    }
+
+    /// See the field.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn is_unlimited(&self) -> bool {
+        self.flags & init::UNLIMITED_MARKS != 0
+    }
+
+    /// A mark is gone.
+    fn count_gone(&self) {
+        self.owner.remove_mark();
+        MARKS.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The flags of fanotify_init(2).
@@ -174,14 +198,13 @@ impl FanGroup {
             known.fan_mask().inspect(|bits| bits.add(mask, flags));
             return Ok(());
         }
-        if marks.nodes.len() >= MARKS_MAX && self.flags & init::UNLIMITED_MARKS == 0 {
-            return Err(Errno::ENOSPC);
-        }
         marks.nodes.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let bits = FanMask::default();
         bits.add(mask, flags);
-        let new = Mark::of_group(self, bits, node)?;
+        self.owner.add_mark(self.is_unlimited())?;
+        let new = Mark::of_group(self, bits, node).inspect_err(|_| self.owner.remove_mark())?;
         push_reserved(&mut marks.nodes, new);
+        MARKS.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -189,7 +212,7 @@ impl FanGroup {
     ///
     /// # Errors
     /// `ENOSPC`, `ENOMEM`.
-    pub fn mark_object(&self, object: FanObject, mask: u32, flags: u32) -> Result<(), Errno> {
+    pub fn mark_object(self: &Arc<Self>, object: FanObject, mask: u32, flags: u32) -> Result<(), Errno> {
         let mut marks = self.marks.lock();
         if let Some(known) = marks.objects.iter().find(|known| known.object.is(&object)) {
             known.mask.add(mask, flags);
@@ -200,7 +223,16 @@ impl FanGroup {
         }
         let bits = FanMask::default();
         bits.add(mask, flags);
-        fallible::try_push(&mut marks.objects, ObjectMark { object, mask: bits })
+        marks.objects.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        self.owner.add_mark(self.is_unlimited())?;
+        if marks.objects.is_empty() {
+            let listed = fallible::try_push(&mut OBJECT_GROUPS.lock(), (self.number, Arc::downgrade(self)));
+            listed.inspect_err(|_| self.owner.remove_mark())?;
+            notify::begin();
+        }
+        push_reserved(&mut marks.objects, ObjectMark { object, mask: bits });
+        MARKS.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Takes bits of a node's mark away, and the mark with the last.
@@ -215,6 +247,7 @@ impl FanGroup {
         drop(marks);
         if let Some(gone) = gone {
             gone.take_off();
+            self.count_gone();
         }
         Ok(())
     }
@@ -224,12 +257,24 @@ impl FanGroup {
     /// # Errors
     /// `ENOENT`.
     pub fn unmark_object(&self, object: &FanObject, mask: u32, flags: u32) -> Result<(), Errno> {
-        let mut marks = self.marks.lock();
+        let marks = self.marks.lock();
         let place = marks.objects.iter().position(|known| known.object.is(object)).ok_or(Errno::ENOENT)?;
-        let gone = marks.objects[place].mask.remove(mask, flags).then(|| marks.objects.swap_remove(place));
+        if marks.objects[place].mask.remove(mask, flags) {
+            self.drop_object(marks, place);
+        }
+        Ok(())
+    }
+
+    /// Takes the mark at a place of the list away.
+    fn drop_object(&self, mut marks: SpinGuard<'_, GroupMarks>, place: usize) {
+        let gone = marks.objects.swap_remove(place);
+        self.count_gone();
+        if marks.objects.is_empty() {
+            OBJECT_GROUPS.lock().retain(|(number, _)| *number != self.number);
+            notify::end();
+        }
         drop(marks);
         drop(gone);
-        Ok(())
     }
 
     /// Takes all marks of a kind away: on nodes, mounts or file systems.
@@ -240,12 +285,11 @@ impl FanGroup {
                 let Some(gone) = marks.nodes.pop() else { return };
                 drop(marks);
                 gone.take_off();
+                self.count_gone();
             } else {
                 let is_meant = |known: &ObjectMark| known.object.is_mount() == (kind == mark::MOUNT);
                 let Some(place) = marks.objects.iter().position(is_meant) else { return };
-                let gone = marks.objects.swap_remove(place);
-                drop(marks);
-                drop(gone);
+                self.drop_object(marks, place);
             }
         }
     }
@@ -256,6 +300,9 @@ impl FanGroup {
         let place = marks.nodes.iter().position(|mark| Arc::ptr_eq(mark, gone));
         let old = place.map(|place| marks.nodes.swap_remove(place));
         drop(marks);
+        if old.is_some() {
+            self.count_gone();
+        }
         drop(old);
     }
 
@@ -268,10 +315,10 @@ impl FanGroup {
             ignored |= less;
         };
         if let Some(own) = occurrence.node.marks() {
-            own.look_for(self, |bits| add(bits.look(what, true)));
+            own.look_for(self.number, |bits| add(bits.look(what, true)));
         }
         if let Some(above) = occurrence.parent.as_ref().and_then(|parent| parent.node.marks()) {
-            above.look_for(self, |bits| add(bits.look(what, false)));
+            above.look_for(self.number, |bits| add(bits.look(what, false)));
         }
         let marks = self.marks.lock();
         for known in &marks.objects {
@@ -373,6 +420,10 @@ impl FanGroup {
         let mut event = self.event(occurrence, mask)?;
         event.request = Some(request.clone());
         self.push(event);
+        if self.is_closed.load(Ordering::Acquire) {
+            // The queue was emptied before this came into it.
+            request.answer(true);
+        }
         Ok(Some(request))
     }
 
@@ -407,17 +458,7 @@ impl FanGroup {
 
 impl Drop for FanGroup {
     fn drop(&mut self) {
-        let mut groups = GROUPS.lock();
-        let before = groups.len();
-        groups.retain(|group| group.strong_count() > 0);
-        let gone = before - groups.len();
-        COUNT.store(groups.len(), Ordering::Relaxed);
-        drop(groups);
-        if gone == 0 {
-            // It was never in the list, for want of memory.
-            return;
-        }
-        notify::end();
+        self.owner.leave();
         if self.flags & init::CLASSES != 0 {
             ASKING.fetch_sub(1, Ordering::Relaxed);
         }

@@ -23,7 +23,7 @@ pub fn fanotify_init(call: &mut Call<'_>) -> SyscallResult {
     if !is_valid_init(flags, access) {
         return Err(Errno::EINVAL.into());
     }
-    let group = FanGroup::new(flags, access, is_privileged)?;
+    let group = FanGroup::new(flags, access, call.thread.credentials().uid, is_privileged)?;
     let status = if flags & init::NONBLOCK != 0 { linux::O_NONBLOCK } else { 0 };
     let status = StatusFlags::RDWR | StatusFlags::from_bits_retain(status);
     let open = fallible::try_arc(OpenFile::new(group, status))?;

@@ -181,7 +181,7 @@ fn add_opened(call: &Call<'_>, opened: OpenedFile, request: &OpenRequest) -> Sys
     {
         let (thread, request) = (thread.clone(), *request);
         return pending(async move {
-            thread.wait_until(WaitKind::Killable, |watch| permission.is_given(watch)).await?;
+            permission.wait(&thread).await?;
             finish(add_permitted(&thread, OpenedFile { open, is_uncut }, &request)).await
         });
     }
@@ -440,7 +440,7 @@ fn open_existing(
     if open.came_too_late() {
         return Err(Errno::EROFS);
     }
-    let is_uncut = truncates && !lease::is_idle();
+    let is_uncut = truncates && (!lease::is_idle() || fanotify::is_asked());
     if truncates && !is_uncut {
         cut(&open)?;
     }

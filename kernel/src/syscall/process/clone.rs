@@ -283,6 +283,7 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
         let pidfd = attach_pidfd(thread, &child, &request)?;
         let started = publish_tids(thread, &child, &request, pidfd.as_ref()).and_then(|()| {
             let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
+            perf::inherit(thread, &child)?;
             thread_loop::spawn(&child, context)?;
             Ok(vfork)
         });
@@ -334,6 +335,7 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
     };
     let started = written.and_then(|()| {
         let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
+        perf::inherit(&thread, &child)?;
         thread_loop::spawn(&child, context)?;
         Ok(vfork)
     });
@@ -429,6 +431,7 @@ fn attach_pidfd(
 
 /// Takes back a child that could not be started, and its descriptor.
 fn take_back(child: &Arc<Thread>, pidfd: Option<Pidfd>) {
+    perf::forget(child);
     discard(child);
     if let Some(pidfd) = pidfd {
         drop(pidfd.table.remove(pidfd.number));
@@ -526,7 +529,6 @@ fn make(
     })?;
     child.set_user_task(task);
     inherit(parent, &child, request);
-    perf::inherit(parent, &child)?;
     // A parent's list of children comes before the state of a child.
     let real_parent = if is_thread { None } else { Some(real_parent(parent, request).ok_or(Errno::EINVAL)?) };
     let mut children = real_parent.as_ref().map(|process| process.children());

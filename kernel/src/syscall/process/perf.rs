@@ -106,9 +106,7 @@ pub fn perf_event_open(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let is_everywhere = thread.is_some() && processor == -1;
-    if !is_everywhere && usize::try_from(processor).map_or(true, |number| number >= cpu::count())
-        || attributes.is_inherited() && attributes.tells_group()
-    {
+    if !is_everywhere && usize::try_from(processor).map_or(true, |number| number >= cpu::count()) {
         return Err(Errno::EINVAL.into());
     }
     let event = attributes.event().map_err(Errno::from)?;
