@@ -226,6 +226,13 @@ impl Marks {
         self.has_groups() && self.of_groups(&self.list.lock()).any(|(own, _)| own == number)
     }
 
+    /// The mark of a group, if it has one.
+    #[must_use]
+    pub fn mark_of(&self, number: u64) -> Option<Arc<Mark>> {
+        let list = self.list.lock();
+        self.of_groups(&list).find(|(own, _)| *own == number).map(|(_, mark)| mark.clone())
+    }
+
     /// Looks at the mark of a group, if it has one.
     pub fn look_for(&self, number: u64, look: impl FnOnce(&FanMask)) {
         if !self.has_groups() {

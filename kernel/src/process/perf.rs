@@ -2,8 +2,7 @@
 //!
 //! Nothing is counted for this: threads have their counters and clocks anyway, so an event is the difference between
 //! two looks at those of its threads. All events are in one table with one lock, as there are few; while there is none,
-//! a new thread and an execve(2) cost one load. A thread that has ended is kept by its events, since its counters stay,
-//! and its count is taken over when the next child comes.
+//! a new thread, its end and an execve(2) cost one load.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -24,8 +23,8 @@ use crate::sync::SpinLock;
 use crate::wait::queue::{Events, Watch};
 
 /// The most events, and the most threads of all of them together.
-const EVENTS_MAX: usize = 1024;
-const SOURCES_MAX: usize = 8192;
+const EVENTS_MAX: usize = 256;
+const SOURCES_MAX: usize = 1024;
 
 /// Who may have events counted: `/proc/sys/kernel/perf_event_paranoid`. Debian's kernel begins with 3: nobody but the
 /// administrator.
@@ -168,105 +167,102 @@ fn is_idle() -> bool {
     EVENTS.load(Ordering::Relaxed) == 0
 }
 
-/// Lets each event count that is enabled and whose leader is.
-fn settle(table: &mut [PerfEvent]) {
-    for index in 0..table.len() {
-        let (own, leader) = (&table[index], table[index].leader);
-        let is_led = own.leader == own.id
-            || table.iter().find(|event| event.id == leader).is_none_or(|leader| leader.is_enabled);
-        let counts = own.is_enabled && is_led;
-        table[index].set_counting(counts);
+/// Lets the members of a group count that are enabled, if its leader is.
+fn settle(table: &mut [PerfEvent], leader: u64) {
+    let is_led = table.iter().find(|event| event.id == leader).is_none_or(|leader| leader.is_enabled);
+    for event in table.iter_mut().filter(|event| event.leader == leader) {
+        event.set_counting(event.is_enabled && (is_led || event.id == leader));
     }
 }
 
-/// A child of `parent` is about to run: those events that are inherited count it, from its beginning on. Whoever takes the
-/// child back calls [`forget`]. No lock may be held, since threads may be dropped here.
-///
-/// # Errors
-/// `ENOMEM`.
-pub fn inherit(parent: &Arc<Thread>, child: &Arc<Thread>) -> Result<(), Errno> {
-    if is_idle() { Ok(()) } else { inherit_all(parent, child) }
+/// A child of `parent` is about to run: those events that are inherited count it, from its beginning on, as far as there
+/// is room. Whoever takes the child back calls [`forget`].
+pub fn inherit(parent: &Arc<Thread>, child: &Arc<Thread>) {
+    if !is_idle() {
+        inherit_all(parent, child);
+    }
 }
 
 #[cold]
-fn inherit_all(parent: &Arc<Thread>, child: &Arc<Thread>) -> Result<(), Errno> {
+fn inherit_all(parent: &Arc<Thread>, child: &Arc<Thread>) {
     let is_thread = Arc::ptr_eq(&parent.process, &child.process);
-    // Dropped after the lock.
-    let mut ended = Vec::new();
     let mut table = TABLE.lock();
     let mut sources: usize = table.iter().map(|event| event.threads.len()).sum();
     for event in table.iter_mut() {
         let is_wanted = event.attributes.is_inherited() && (is_thread || !event.attributes.is_for_threads());
-        if !is_wanted || event.place_of(parent).is_none() {
+        if !is_wanted || sources >= SOURCES_MAX || event.place_of(parent).is_none() {
             continue;
         }
-        // A thread that nobody else refers to has ended.
-        if let Some(index) = event.threads.iter().position(|counted| Arc::strong_count(&counted.thread) == 1)
-        {
-            ended.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-            push_reserved(&mut ended, event.release(index));
-            sources -= 1;
-        }
-        if sources >= SOURCES_MAX {
-            return Err(Errno::ENOMEM);
-        }
         let counted = CountedThread { thread: child.clone(), start: Reading::default() };
-        fallible::try_push(&mut event.threads, counted)?;
-        sources += 1;
-    }
-    drop(table);
-    Ok(())
-}
-
-/// A child that was counted from its beginning on is taken back.
-pub fn forget(child: &Arc<Thread>) {
-    let mut last = 0;
-    while !is_idle() {
-        let mut table = TABLE.lock();
-        let Some(event) = table.iter_mut().find(|event| event.id > last) else { return };
-        last = event.id;
-        let gone = event.place_of(child).map(|index| event.threads.swap_remove(index));
-        drop(table);
-        drop(gone);
+        // Without memory the child is not counted.
+        sources += usize::from(fallible::try_push(&mut event.threads, counted).is_ok());
     }
 }
 
-/// The thread has been given another program.
-pub fn executed(thread: &Thread) {
+/// A thread has ended: what it has used stays with its events.
+pub fn ended(thread: &Arc<Thread>) {
     if !is_idle() {
-        executed_all(thread);
+        each_of(thread, |event, index| Some(event.release(index)));
     }
 }
 
-#[cold]
-fn executed_all(thread: &Thread) {
-    let is_closed = !thread.process.is_dumpable();
+/// Calls `change` with each event of a thread and the thread's place in it; drops what it takes out without the lock.
+fn each_of(thread: &Thread, mut change: impl FnMut(&mut PerfEvent, usize) -> Option<CountedThread>) {
     let mut last = 0;
     loop {
         let mut table = TABLE.lock();
         // Events lie in the order of their numbers, and some may go between two looks.
-        let Some(event) = table.iter_mut().find(|event| event.id > last) else {
-            settle(&mut table);
+        let next = table.iter_mut().filter(|event| event.id > last);
+        let Some((event, index)) =
+            next.filter_map(|event| event.place_of(thread).map(|index| (event, index))).next()
+        else {
             return;
         };
         last = event.id;
-        let Some(index) = event.place_of(thread) else { continue };
-        let removed = (is_closed || event.attributes.is_removed_by_exec()).then(|| event.release(index));
-        if removed.is_none() && core::mem::take(&mut event.enabled_by_exec) {
-            event.is_enabled = true;
+        let leader = event.leader;
+        let was_enabled = event.is_enabled;
+        let removed = change(event, index);
+        if event.is_enabled != was_enabled {
+            settle(&mut table, leader);
         }
         drop(table);
         drop(removed);
     }
 }
 
+/// A child that was counted from its beginning on is taken back.
+pub fn forget(child: &Arc<Thread>) {
+    if !is_idle() {
+        each_of(child, |event, index| Some(event.threads.swap_remove(index)));
+    }
+}
+
+/// The thread has been given another program.
+pub fn executed(thread: &Thread) {
+    if is_idle() {
+        return;
+    }
+    let is_closed = !thread.process.is_dumpable();
+    each_of(thread, |event, index| {
+        if is_closed || event.attributes.is_removed_by_exec() {
+            return Some(event.release(index));
+        }
+        event.is_enabled |= core::mem::take(&mut event.enabled_by_exec);
+        None
+    });
+}
+
 /// Enables all events that a thread has opened, or disables them: `PR_TASK_PERF_EVENTS_ENABLE`.
 pub fn set_all_of(owner: &Thread, is_enabled: bool) {
     let mut table = TABLE.lock();
-    for event in table.iter_mut().filter(|event| core::ptr::eq(event.owner.as_ptr(), owner)) {
-        event.is_enabled = is_enabled;
+    for index in 0..table.len() {
+        let event = &mut table[index];
+        if core::ptr::eq(event.owner.as_ptr(), owner) && event.is_enabled != is_enabled {
+            event.is_enabled = is_enabled;
+            let leader = event.leader;
+            settle(&mut table, leader);
+        }
     }
-    settle(&mut table);
 }
 
 /// A change of an event by ioctl(2).
@@ -336,9 +332,10 @@ impl PerfFile {
             return Err(Errno::ENOSPC);
         }
         table.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        let leader = new.leader;
         push_reserved(&mut table, new);
         EVENTS.store(table.len(), Ordering::Relaxed);
-        settle(&mut table);
+        settle(&mut table, leader);
         Ok(open)
     }
 
@@ -383,22 +380,27 @@ impl PerfFile {
                 }
             }
         }
-        settle(&mut table);
+        settle(&mut table, leader);
     }
 
     /// The words that a read gives.
     fn told(&self) -> Result<Vec<u64>, Errno> {
         let table = TABLE.lock();
         let Some(own) = table.iter().find(|event| event.id == self.id) else { return Ok(Vec::new()) };
+        // A group is told from its leader on, whoever of it is read.
+        let first = match table.iter().find(|event| event.id == own.leader) {
+            Some(leader) if self.attributes.tells_group() => leader,
+            _ => own,
+        };
         let mut counts = Vec::new();
-        fallible::try_push(&mut counts, own.count())?;
-        if self.attributes.tells_group() && own.leader == own.id {
-            for member in table.iter().filter(|event| event.leader == own.id && event.id != own.id) {
+        fallible::try_push(&mut counts, first.count())?;
+        if self.attributes.tells_group() {
+            for member in table.iter().filter(|event| event.leader == first.id && event.id != first.id) {
                 fallible::try_push(&mut counts, member.count())?;
             }
         }
         let mut words = Vec::new();
-        for word in self.attributes.told(own.times(), &counts) {
+        for word in self.attributes.told(first.times(), &counts) {
             fallible::try_push(&mut words, word)?;
         }
         Ok(words)
@@ -473,8 +475,8 @@ impl Drop for PerfFile {
         // Members go on alone.
         for member in table.iter_mut().filter(|event| event.leader == self.id) {
             member.leader = member.id;
+            member.set_counting(member.is_enabled);
         }
-        settle(&mut table);
         let is_last = table.is_empty();
         let room = if is_last { core::mem::take(&mut *table) } else { Vec::new() };
         EVENTS.store(table.len(), Ordering::Relaxed);

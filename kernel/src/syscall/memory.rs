@@ -194,7 +194,10 @@ pub fn mprotect(call: &mut Call<'_>) -> SyscallResult {
     if call.uint(2) & GROWS == GROWS {
         return Err(Errno::EINVAL.into());
     }
-    if length == 0 && start.is_multiple_of(PAGE_SIZE) {
+    if !start.is_multiple_of(PAGE_SIZE) {
+        return Err(Errno::EINVAL.into());
+    }
+    if length == 0 {
         return Ok(0.into());
     }
     let protection = implied(call, protection(call.uint(2) & !GROWS)?);

@@ -130,7 +130,10 @@ fn groups_are_made_with_flags_that_go_together() -> Outcome {
     let group =
         init(libc::FAN_CLASS_NOTIF | libc::FAN_NONBLOCK | libc::FAN_CLOEXEC, libc::O_RDWR).or_fail()?;
     expect_eq!(masks(&group)?, Vec::<u64>::new());
-    // An answer to nobody.
+    // Answers to nobody.
+    let mut allow = [0; 8];
+    allow[4..].copy_from_slice(&libc::FAN_ALLOW.to_ne_bytes());
+    expect_eq!((&group).write(&allow).err().and_then(|error| error.raw_os_error()), Some(libc::ENOENT));
     expect_eq!((&group).write(&[0; 8]).err().and_then(|error| error.raw_os_error()), Some(libc::EINVAL));
     Ok(())
 }

@@ -148,6 +148,9 @@ fn arguments_are_checked() -> Outcome {
     expect_eq!(Errno::result(nowhere), Err(Errno::EFAULT));
     let event = count(PAGE_FAULTS, 0, 0)?;
     expect_eq!((&event).read(&mut [0; 7]).err().and_then(|error| error.raw_os_error()), Some(libc::ENOSPC));
+    // There are no samples that could go to another event.
+    let output = open(&mut fine.clone(), 0, -1, event.as_raw_fd(), 2).err();
+    expect_eq!(output, Some(Errno::EINVAL));
     expect_eq!(control(&event, 0x2402, 1), Err(Errno::EINVAL));
     expect_eq!(control(&event, 0x24ff, 1), Err(Errno::ENOTTY));
     Ok(())
@@ -207,6 +210,9 @@ fn groups_are_read_at_once() -> Outcome {
     touch(64);
     let [_, clock, _, faults, _] = read(&leader)?;
     expect!(clock > 0 && faults > 0);
+    // Whoever of the group is read, it is told from its leader on.
+    let [events, _, id, _, last] = read(&member)?;
+    expect_eq!((events, id, last), (2, first, second));
     // A member counts only beside its leader.
     control(&leader, DISABLE, 0).or_fail()?;
     let [_, _, _, before, _] = read(&leader)?;

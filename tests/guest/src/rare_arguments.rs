@@ -132,6 +132,7 @@ fn stacks_may_be_protected_to_their_start() -> Outcome {
         |start, pages, bits: i32| call(libc::SYS_mprotect, [start, pages * PAGE, bits as usize, 0, 0]);
     expect_eq!(protect(plain + PAGE, 1, both | libc::PROT_GROWSDOWN), Err(Errno::EINVAL));
     expect_eq!(protect(plain + PAGE, 1, both | libc::PROT_GROWSUP), Err(Errno::EINVAL));
+    expect_eq!(protect(stack + 1, 1, both | libc::PROT_GROWSDOWN), Err(Errno::EINVAL));
     expect_eq!(protect(stack + 2 * PAGE, 1, libc::PROT_READ | libc::PROT_GROWSDOWN), Ok(0));
     let maps = std::fs::read_to_string("/proc/self/maps").or_fail()?;
     let line = maps.lines().find(|line| line.starts_with(&format!("{stack:x}-{:x} ", stack + 3 * PAGE)));

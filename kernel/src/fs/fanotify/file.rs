@@ -1,7 +1,7 @@
 //! A group of fanotify(7) as an open file: events are read, and permissions written.
 
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 
 use heddle_kernel_core::fallible::{push_front_reserved, push_reserved};
@@ -14,9 +14,12 @@ use crate::fs::fanotify::group::{FanEvent, FanGroup};
 use crate::fs::inode::Opening;
 use crate::fs::{File, IoBuffer, OpenFile, Path, StatusFlags};
 use crate::memory::fallible;
-use crate::process::pidfd::ProcessFile;
-use crate::process::{Thread, detour, table};
+use crate::process::pidfd::{ProcessFile, is_known};
+use crate::process::{Thread, detour};
 use crate::wait::queue::{Events, Watch};
+
+/// Events that one read gives at most.
+const READ_MAX: usize = 64;
 
 impl FanGroup {
     fn has_pidfd(&self, event: &FanEvent) -> bool {
@@ -34,12 +37,15 @@ impl FanGroup {
         let file = place.entry.node.clone().open(&opening)?;
         let open = fallible::try_arc(OpenFile::at(file, status, place.clone()))?;
         open.keep_silent();
+        if open.came_too_late() {
+            return Err(Errno::EROFS);
+        }
         let limit = thread.process.descriptor_limit();
         thread.descriptors().add(open, 0, limit, self.access & linux::O_CLOEXEC != 0)
     }
 
     /// Copies an event out, with what it needs opened.
-    fn give(&self, thread: &Arc<Thread>, event: &FanEvent, buffer: &mut IoBuffer<'_>) -> TryResult<()> {
+    fn give(&self, thread: &Arc<Thread>, event: &mut FanEvent, buffer: &mut IoBuffer<'_>) -> TryResult<()> {
         /// No descriptor; no process of that number is left; there was no way to open it.
         const NONE: i32 = -1;
         const NO_PIDFD: i32 = -1;
@@ -55,7 +61,8 @@ impl FanGroup {
             }
         };
         let pidfd = self.has_pidfd(event).then(|| {
-            let Some(process) = table::process(event.pid) else { return NO_PIDFD };
+            let known = event.process.as_ref().and_then(Weak::upgrade);
+            let Some(process) = known.filter(is_known) else { return NO_PIDFD };
             let opened = ProcessFile::open(process, StatusFlags::empty());
             let limit = thread.process.descriptor_limit();
             opened.and_then(|open| thread.descriptors().add(open, 0, limit, true)).unwrap_or(PIDFD_FAILED)
@@ -76,10 +83,10 @@ impl FanGroup {
             close(pidfd.unwrap_or(NONE));
             return Err(fault.into());
         }
-        if let Some(request) = &event.request {
+        if let Some(request) = event.request.take() {
             let mut asked = self.asked.lock();
             if asked.try_reserve(1).is_ok() {
-                push_reserved(&mut asked, (descriptor, request.clone()));
+                push_reserved(&mut asked, (descriptor, request));
             } else {
                 drop(asked);
                 request.answer(true);
@@ -92,8 +99,8 @@ impl FanGroup {
 impl File for FanGroup {
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         let thread = detour::with_thread_here(Arc::clone).ok_or(Errno::EINVAL)?;
-        let mut done = 0;
-        loop {
+        let (mut done, mut given) = (0, 0);
+        while given < READ_MAX {
             let mut events = self.events.lock();
             let Some(first) = events.front() else { break };
             let bytes = self.bytes_of(first);
@@ -103,13 +110,17 @@ impl File for FanGroup {
                 }
                 break;
             }
-            let Some(event) = events.pop_front() else { break };
+            let Some(mut event) = events.pop_front() else { break };
             drop(events);
-            match self.give(&thread, &event, buffer) {
-                Ok(()) => done += bytes,
+            match self.give(&thread, &mut event, buffer) {
+                Ok(()) => {
+                    done += bytes;
+                    given += 1;
+                }
                 Err(TryError::Fault(fault)) => {
-                    // There is room: it has just been taken out.
-                    push_front(&mut self.events.lock(), event);
+                    // Its room may be another's by now: then who waits goes on.
+                    let lost = push_front(&mut self.events.lock(), event);
+                    drop(lost);
                     return if done > 0 { Ok(done) } else { Err(fault.into()) };
                 }
                 Err(error) => {
@@ -131,14 +142,16 @@ impl File for FanGroup {
         const ANSWER_BYTES: usize = 8;
         const ALLOW: u32 = 1;
         const DENY: u32 = 2;
-        if self.flags & init::CLASSES == 0 || buffer.remaining() < ANSWER_BYTES {
+        const AUDIT: u32 = 0x10;
+        if buffer.remaining() < ANSWER_BYTES {
             return Err(Errno::EINVAL.into());
         }
         let mut bytes = [0; ANSWER_BYTES];
         buffer.peek(&mut bytes)?;
         let [d0, d1, d2, d3, a0, a1, a2, a3] = bytes;
         let descriptor = i32::from_ne_bytes([d0, d1, d2, d3]);
-        let answer = match u32::from_ne_bytes([a0, a1, a2, a3]) {
+        let ignored = if self.flags & init::ENABLE_AUDIT != 0 { AUDIT } else { 0 };
+        let answer = match u32::from_ne_bytes([a0, a1, a2, a3]) & !ignored {
             ALLOW => true,
             DENY => false,
             _ => return Err(Errno::EINVAL.into()),
@@ -171,7 +184,8 @@ impl File for FanGroup {
         if request != linux_raw_sys::ioctl::FIONREAD {
             return Err(Errno::ENOTTY.into());
         }
-        let bytes: usize = self.events.lock().iter().map(|event| self.bytes_of(event)).sum();
+        // As in Linux without the records.
+        let bytes = self.events.lock().len() * METADATA_BYTES;
         call.thread.space().write_bytes(argument, &(bytes as u32).to_ne_bytes())?;
         Ok(0)
     }
@@ -188,9 +202,7 @@ impl File for FanGroup {
         loop {
             let waiting = self.events.lock().pop_front();
             let Some(event) = waiting else { break };
-            if let Some(request) = &event.request {
-                request.answer(true);
-            }
+            drop(event);
         }
         loop {
             let Some((_, request)) = self.asked.lock().pop() else { break };
@@ -199,9 +211,11 @@ impl File for FanGroup {
     }
 }
 
-/// Puts back what was taken out of a queue, whose room it had.
-fn push_front(events: &mut VecDeque<FanEvent>, event: FanEvent) {
-    if events.try_reserve(1).is_ok() {
-        push_front_reserved(events, event);
+/// Puts back what was taken out of a queue; returns it if there is no room any more.
+fn push_front(events: &mut VecDeque<FanEvent>, event: FanEvent) -> Option<FanEvent> {
+    if events.try_reserve(1).is_err() {
+        return Some(event);
     }
+    push_front_reserved(events, event);
+    None
 }

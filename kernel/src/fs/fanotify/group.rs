@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_kernel_core::fallible::{extend_reserved, push_back_reserved, push_reserved};
 use heddle_kernel_core::fanotify::{
@@ -18,7 +18,7 @@ use crate::fs::notify::{self, Mark};
 use crate::fs::tree::{FileHandle, encode_node_handle};
 use crate::fs::{Inode, Mount, Path};
 use crate::memory::fallible;
-use crate::process::detour;
+use crate::process::{Process, detour};
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::queue::{Events, WaitQueue};
 
@@ -83,9 +83,20 @@ impl PermissionRequest {
 pub(super) struct FanEvent {
     pub(super) mask: u32,
     pub(super) pid: i32,
+    /// The process, where it is to be told by a descriptor.
+    pub(super) process: Option<Weak<Process>>,
     pub(super) place: Option<Path>,
     pub(super) records: Vec<u8>,
     pub(super) request: Option<Arc<PermissionRequest>>,
+}
+
+impl Drop for FanEvent {
+    /// Nobody will answer any more what was not read.
+    fn drop(&mut self) {
+        if let Some(request) = &self.request {
+            request.answer(true);
+        }
+    }
 }
 
 impl FanEvent {
@@ -131,6 +142,8 @@ pub struct FanGroup {
     /// Requests that were read and wait for their answers, by the descriptor that was given.
     pub(super) asked: SpinLock<Vec<(i32, Arc<PermissionRequest>)>>,
     pub(super) queue: WaitQueue,
+    /// How many marks are on file systems.
+    file_systems: AtomicUsize,
 }
 
 impl FanGroup {
@@ -151,6 +164,7 @@ impl FanGroup {
             events: SpinLock::new(VecDeque::new()),
             asked: SpinLock::new(Vec::new()),
             queue: WaitQueue::new(),
+            file_systems: AtomicUsize::new(0),
         });
         // Dropped without having counted if there was no memory.
         let group = made.inspect_err(|_| owner.leave())?;
@@ -194,8 +208,9 @@ impl FanGroup {
     /// `ENOSPC`, `EOPNOTSUPP`, `ENOMEM`.
     pub fn mark_node(self: &Arc<Self>, node: &Arc<dyn Inode>, mask: u32, flags: u32) -> Result<(), Errno> {
         let mut marks = self.marks.lock();
-        if let Some(known) = marks.nodes.iter().find(|mark| mark.is_on(node)) {
-            known.fan_mask().inspect(|bits| bits.add(mask, flags));
+        let list = node.marks().ok_or(Errno::EOPNOTSUPP)?;
+        if list.has_group(self.number) {
+            list.look_for(self.number, |bits| bits.add(mask, flags));
             return Ok(());
         }
         marks.nodes.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
@@ -230,6 +245,7 @@ impl FanGroup {
             listed.inspect_err(|_| self.owner.remove_mark())?;
             notify::begin();
         }
+        self.file_systems.fetch_add(usize::from(!object.is_mount()), Ordering::Relaxed);
         push_reserved(&mut marks.objects, ObjectMark { object, mask: bits });
         MARKS.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -241,9 +257,10 @@ impl FanGroup {
     /// `ENOENT`.
     pub fn unmark_node(&self, node: &Arc<dyn Inode>, mask: u32, flags: u32) -> Result<(), Errno> {
         let mut marks = self.marks.lock();
-        let place = marks.nodes.iter().position(|mark| mark.is_on(node)).ok_or(Errno::ENOENT)?;
-        let is_empty = marks.nodes[place].fan_mask().is_none_or(|bits| bits.remove(mask, flags));
-        let gone = is_empty.then(|| marks.nodes.swap_remove(place));
+        let known = node.marks().and_then(|list| list.mark_of(self.number)).ok_or(Errno::ENOENT)?;
+        let is_empty = known.fan_mask().is_none_or(|bits| bits.remove(mask, flags));
+        let place = marks.nodes.iter().position(|mark| Arc::ptr_eq(mark, &known)).filter(|_| is_empty);
+        let gone = place.map(|place| marks.nodes.swap_remove(place));
         drop(marks);
         if let Some(gone) = gone {
             gone.take_off();
@@ -268,6 +285,7 @@ impl FanGroup {
     /// Takes the mark at a place of the list away.
     fn drop_object(&self, mut marks: SpinGuard<'_, GroupMarks>, place: usize) {
         let gone = marks.objects.swap_remove(place);
+        self.file_systems.fetch_sub(usize::from(!gone.object.is_mount()), Ordering::Relaxed);
         self.count_gone();
         if marks.objects.is_empty() {
             OBJECT_GROUPS.lock().retain(|(number, _)| *number != self.number);
@@ -320,13 +338,16 @@ impl FanGroup {
         if let Some(above) = occurrence.parent.as_ref().and_then(|parent| parent.node.marks()) {
             above.look_for(self.number, |bits| add(bits.look(what, false)));
         }
+        // A file system may have to be asked for its number, which waits.
+        let has_file_systems = self.file_systems.load(Ordering::Relaxed) != 0;
+        let device = has_file_systems.then(|| occurrence.node.device());
         let marks = self.marks.lock();
         for known in &marks.objects {
             let is_here = match &known.object {
                 FanObject::Mount(mount) => {
                     occurrence.mount.is_some_and(|here| core::ptr::eq(Arc::as_ptr(here), mount.as_ptr()))
                 }
-                FanObject::FileSystem(device) => occurrence.node.device() == *device,
+                FanObject::FileSystem(marked) => device == Some(*marked),
             };
             if is_here {
                 add(known.mask.look(what, true));
@@ -339,7 +360,8 @@ impl FanGroup {
     pub(super) fn tell(&self, occurrence: &Occurrence<'_>) {
         let mut mask = self.wants(occurrence);
         let by_handle = self.flags & init::BY_HANDLE != 0;
-        if mask & !event::ONDIR == 0 || !by_handle && (mask & event::WITH_PATH == 0) {
+        let has_path = occurrence.entry.is_some() && occurrence.mount.is_some();
+        if mask & !event::ONDIR == 0 || !by_handle && (mask & event::WITH_PATH == 0 || !has_path) {
             return;
         }
         if !by_handle {
@@ -354,7 +376,14 @@ impl FanGroup {
     }
 
     const fn overflow() -> FanEvent {
-        FanEvent { mask: event::OVERFLOW, pid: 0, place: None, records: Vec::new(), request: None }
+        FanEvent {
+            mask: event::OVERFLOW,
+            pid: 0,
+            process: None,
+            place: None,
+            records: Vec::new(),
+            request: None,
+        }
     }
 
     fn event(&self, occurrence: &Occurrence<'_>, mask: u32) -> Result<FanEvent, Errno> {
@@ -368,7 +397,10 @@ impl FanGroup {
             _ => None,
         };
         let records = if self.flags & init::BY_HANDLE == 0 { Vec::new() } else { self.records(occurrence)? };
-        Ok(FanEvent { mask, pid: pid.unwrap_or(0), place, records, request: None })
+        let has_process = self.flags & init::REPORT_PIDFD != 0;
+        let process =
+            has_process.then(|| detour::with_thread_here(|thread| Arc::downgrade(&thread.process))).flatten();
+        Ok(FanEvent { mask, pid: pid.unwrap_or(0), process, place, records, request: None })
     }
 
     /// The records that say which file it is.
@@ -376,10 +408,10 @@ impl FanGroup {
         let is_name = occurrence.what & event::NAMES != 0;
         let is_directory = occurrence.what & event::ONDIR != 0;
         let has_name = self.flags & init::REPORT_NAME != 0;
-        let own = |bytes: &mut Vec<u8>, kind, node: &Arc<dyn Inode>, name: Option<&[u8]>| {
-            let handle = encode_node_handle(node)?;
+        let own = |bytes: &mut Vec<u8>, kind, node: &Arc<dyn Inode>, entry, name: Option<&[u8]>| {
+            let handle = encode_node_handle(node, entry)?;
             let mut room = [0; RECORD_BYTES_MAX];
-            let file_system = node.statistics().device;
+            let file_system = node.device();
             let length =
                 file_record(&mut room, kind, file_system, (FileHandle::TYPE, handle.to_bytes()), name);
             bytes.try_reserve(length).map_err(|_| Errno::ENOMEM)?;
@@ -389,22 +421,22 @@ impl FanGroup {
         let mut bytes = Vec::new();
         let directory = match &occurrence.parent {
             _ if self.flags & init::REPORT_DIR_FID == 0 => None,
-            _ if is_name => Some((occurrence.node, occurrence.name)),
+            _ if is_name => Some((occurrence.node, None, occurrence.name)),
             // A directory is told of by itself.
-            _ if is_directory => Some((occurrence.node, &b"."[..])),
-            Some(parent) => Some((&parent.node, occurrence.name)),
+            _ if is_directory => Some((occurrence.node, occurrence.entry, &b"."[..])),
+            Some(parent) => Some((&parent.node, Some(parent), occurrence.name)),
             None => None,
         };
-        if let Some((node, name)) = directory {
+        if let Some((node, entry, name)) = directory {
             let kind = if has_name { INFO_DIRECTORY_NAME } else { INFO_DIRECTORY };
-            own(&mut bytes, kind, node, has_name.then_some(name))?;
+            own(&mut bytes, kind, node, entry, has_name.then_some(name))?;
         }
         if self.flags & init::REPORT_FID != 0
             && !(is_name && directory.is_some())
             && !(is_directory && directory.is_some())
             || bytes.is_empty()
         {
-            own(&mut bytes, INFO_FID, occurrence.node, None)?;
+            own(&mut bytes, INFO_FID, occurrence.node, occurrence.entry, None)?;
         }
         Ok(bytes)
     }
@@ -447,10 +479,7 @@ impl FanGroup {
             None => push_back_reserved(&mut events, Self::overflow()),
         }
         drop(events);
-        // Whoever waits for permission goes on.
-        if let Some(request) = lost.as_ref().and_then(|lost| lost.request.as_ref()) {
-            request.answer(true);
-        }
+        // Whoever waits for permission by it goes on.
         drop(lost);
         self.queue.wake(Events::IN | Events::RDNORM);
     }
@@ -458,6 +487,9 @@ impl FanGroup {
 
 impl Drop for FanGroup {
     fn drop(&mut self) {
+        for (_, request) in core::mem::take(self.asked.get_mut()) {
+            request.answer(true);
+        }
         self.owner.leave();
         if self.flags & init::CLASSES != 0 {
             ASKING.fetch_sub(1, Ordering::Relaxed);

@@ -104,20 +104,24 @@ pub fn encode_handle(place: &Path) -> Result<FileHandle, Errno> {
     Ok(FileHandle { generation, inode: node.inode })
 }
 
-/// The handle of a node, whose name is not known or does not matter.
+/// The handle of a node, by the name that it has here if that is known.
 ///
 /// # Errors
 /// `EOPNOTSUPP` (its file system has none), `ENOMEM`.
-pub fn encode_node_handle(node: &Arc<dyn Inode>) -> Result<FileHandle, Errno> {
+pub fn encode_node_handle(node: &Arc<dyn Inode>, entry: Option<&Arc<Dentry>>) -> Result<FileHandle, Errno> {
     let node = tree_node(node).map_err(|_| Errno::EOPNOTSUPP)?;
     let handles = &node.tree.handles;
-    let is_known = handles.nodes.lock().get(node.inode).is_some();
-    if !is_known {
-        let exported = ExportedNode { node: Arc::downgrade(&node), entry: Weak::new() };
-        node.attributes.lock().exported = true;
-        let old = handles.nodes.lock().insert(node.inode, exported).map_err(|_| Errno::ENOMEM)?;
-        drop(old);
-    }
+    let exported =
+        ExportedNode { node: Arc::downgrade(&node), entry: entry.map_or_else(Weak::new, Arc::downgrade) };
+    node.attributes.lock().exported = true;
+    let mut nodes = handles.nodes.lock();
+    let old = if entry.is_none() && nodes.get(node.inode).is_some() {
+        None
+    } else {
+        nodes.insert(node.inode, exported).map_err(|_| Errno::ENOMEM)?
+    };
+    drop(nodes);
+    drop(old);
     let generation = *handles.generation.call_once(random_generation);
     Ok(FileHandle { generation, inode: node.inode })
 }

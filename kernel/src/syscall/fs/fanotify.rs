@@ -127,7 +127,7 @@ pub fn fanotify_mark(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::ENOTDIR.into());
     }
     if by_handle {
-        encode_node_handle(node)?;
+        encode_node_handle(node, Some(&place.entry))?;
     }
     let survives = request.has(mark::IGNORED_SURVIVES);
     if request.has(mark::ADD) && request.has(mark::IGNORE) && !survives {

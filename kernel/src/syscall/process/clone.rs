@@ -283,7 +283,7 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
         let pidfd = attach_pidfd(thread, &child, &request)?;
         let started = publish_tids(thread, &child, &request, pidfd.as_ref()).and_then(|()| {
             let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
-            perf::inherit(thread, &child)?;
+            perf::inherit(thread, &child);
             thread_loop::spawn(&child, context)?;
             Ok(vfork)
         });
@@ -335,7 +335,7 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
     };
     let started = written.and_then(|()| {
         let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
-        perf::inherit(&thread, &child)?;
+        perf::inherit(&thread, &child);
         thread_loop::spawn(&child, context)?;
         Ok(vfork)
     });

@@ -1,5 +1,6 @@
 //! perf_event_open(2).
 
+use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use heddle_kernel_core::perf::{
@@ -11,7 +12,7 @@ use crate::call::{get, get_bytes, put};
 use crate::error::{Errno, TryResult};
 use crate::process::access::{ViewerIds, may_access};
 use crate::process::perf::{PARANOIA, PerfFile, PerfTarget};
-use crate::process::table;
+use crate::process::{Thread, table};
 use crate::syscall::fs::add;
 use crate::syscall::{Call, SyscallResult};
 
@@ -92,6 +93,10 @@ pub fn perf_event_open(call: &mut Call<'_>) -> SyscallResult {
     }
     let leader = if group == -1 { None } else { Some(call.thread.descriptors().get(group)?) };
     let leader = leader.as_ref().map(|open| PerfFile::of(open)).transpose()?;
+    if leader.is_some() && flags & FLAG_OUTPUT != 0 {
+        // No event has samples that another's could join.
+        return Err(Errno::EINVAL.into());
+    }
     let leader = leader.filter(|_| flags & FLAG_NO_GROUP == 0);
     let thread = match pid {
         -1 => None,
@@ -115,10 +120,16 @@ pub fn perf_event_open(call: &mut Call<'_>) -> SyscallResult {
     if attributes.sample_period != 0 || is_split || thread.is_none() && !counts_here {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    if thread.as_ref().is_some_and(|thread| !may_access(call.thread, thread, ViewerIds::Real)) {
+    let is_free = call.thread.credentials().is_capable(linux::CAP_PERFMON);
+    let may_look = |thread: &Arc<Thread>| is_free || may_access(call.thread, thread, ViewerIds::Real);
+    if thread.as_ref().is_some_and(|thread| !may_look(thread)) {
         return Err(Errno::EACCES.into());
     }
-    let target = thread.map_or(PerfTarget::Processor, PerfTarget::Thread);
+    let target = thread.clone().map_or(PerfTarget::Processor, PerfTarget::Thread);
     let open = PerfFile::open(attributes, event, target, call.thread, leader)?;
+    if thread.as_ref().is_some_and(|thread| !may_look(thread)) {
+        // It has got more rights meanwhile.
+        return Err(Errno::EACCES.into());
+    }
     add(call, open, flags & FLAG_CLOEXEC != 0)
 }
