@@ -28,7 +28,7 @@ pub mod init {
         | REPORT_PIDFD
         | REPORT_TID
         | BY_HANDLE;
-    /// What an ordinary user may not ask for.
+    /// Flags that an ordinary user may not ask for.
     pub const PRIVILEGED: u32 =
         CLASSES | UNLIMITED_QUEUE | UNLIMITED_MARKS | ENABLE_AUDIT | REPORT_PIDFD | REPORT_TID;
 }

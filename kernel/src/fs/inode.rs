@@ -481,7 +481,7 @@ pub trait Inode: Any + Send + Sync {
         let _ = pid;
     }
 
-    /// What programs have said about how long its bytes will stay, `F_SET_RW_HINT` of fcntl(2), if that is kept.
+    /// The hint of programs on how long its bytes will stay, `F_SET_RW_HINT` of fcntl(2), if that is kept.
     fn write_hint(&self) -> Option<&AtomicU8> {
         None
     }

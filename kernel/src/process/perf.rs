@@ -26,7 +26,7 @@ use crate::wait::queue::{Events, Watch};
 const EVENTS_MAX: usize = 256;
 const SOURCES_MAX: usize = 1024;
 
-/// Who may have events counted: `/proc/sys/kernel/perf_event_paranoid`. Debian's kernel begins with 3: nobody but the
+/// How little is allowed to ordinary users: `/proc/sys/kernel/perf_event_paranoid`. Debian's kernel begins with 3: nobody but the
 /// administrator.
 pub static PARANOIA: AtomicI32 = AtomicI32::new(3);
 
@@ -43,7 +43,7 @@ const RESET: u32 = 0x2403;
 const SET_OUTPUT: u32 = 0x2405;
 const FOR_GROUP: usize = 1;
 
-/// What an event counts.
+/// The target of an event.
 pub enum PerfTarget {
     /// A thread, and perhaps its children.
     Thread(Arc<Thread>),
@@ -57,7 +57,7 @@ struct CountedThread {
     start: Reading,
 }
 
-/// What a thread's counters show.
+/// A look at a thread's counters.
 #[derive(Clone, Copy, Default)]
 struct Reading {
     value: u64,
@@ -69,7 +69,7 @@ struct PerfEvent {
     leader: u64,
     event: SoftwareEvent,
     attributes: EventAttributes,
-    /// Who has opened it.
+    /// The thread that has opened it.
     owner: Weak<Thread>,
     threads: Vec<CountedThread>,
     /// When a processor's clock began to be counted.
@@ -99,7 +99,7 @@ impl PerfEvent {
         Reading { value, clock_ns }
     }
 
-    /// What has been counted since the start.
+    /// The count since the start.
     fn since_start(&self) -> Reading {
         let mut sum = Reading::default();
         if !self.is_counting {
@@ -175,8 +175,8 @@ fn settle(table: &mut [PerfEvent], leader: u64) {
     }
 }
 
-/// A child of `parent` is about to run: those events that are inherited count it, from its beginning on, as far as there
-/// is room. Whoever takes the child back calls [`forget`].
+/// A child of `parent` is about to run: those events that are inherited count it, from its beginning on, as far as
+/// there is room. Whoever takes the child back calls [`forget`].
 pub fn inherit(parent: &Arc<Thread>, child: &Arc<Thread>) {
     if !is_idle() {
         inherit_all(parent, child);

@@ -180,7 +180,7 @@ fn a_marked_file_tells_of_its_use() -> Outcome {
     expect_eq!(events[0].path, path.display().to_string());
     expect_eq!(events[0].pid, std::process::id().cast_signed());
     expect_eq!(events[0].records.len(), 0);
-    // What the reader does with its descriptor is told to nobody.
+    // Nobody is told of what the reader does with its descriptor.
     let descriptor = events[0].descriptor.as_ref().ok_or("none")?.try_clone().or_fail()?;
     let mut text = String::new();
     File::from(descriptor).read_to_string(&mut text).or_fail()?;

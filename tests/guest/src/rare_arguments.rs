@@ -97,7 +97,7 @@ fn advice_to_another_process() -> Outcome {
     expect_eq!(advise(list, 2000, libc::MADV_COLD, 0), Err(Errno::EINVAL));
     let crooked = [start + 1, PAGE];
     expect_eq!(advise(crooked.as_ptr() as usize, 1, libc::MADV_COLD, 0), Err(Errno::EINVAL));
-    // What comes before a piece that fails counts.
+    // Pieces before one that fails count.
     let half = [[start, PAGE], [start + 1, PAGE]];
     expect_eq!(advise(half.as_ptr() as usize, 2, libc::MADV_COLD, 0), Ok(PAGE));
     let null = File::open("/dev/null").or_fail()?;

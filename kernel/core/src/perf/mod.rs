@@ -51,8 +51,8 @@ pub enum SoftwareEvent {
     ContextSwitches,
     /// The thread went on on another processor.
     Migrations,
-    /// What never happens here: faults that wait for a disk, those of alignment and emulation; and events that count
-    /// nothing.
+    /// Events that never happen here (faults that wait for a disk, those of alignment and emulation), and those that
+    /// count nothing.
     Nothing,
 }
 
@@ -65,7 +65,7 @@ pub enum AttributeError {
     Unknown,
 }
 
-/// What is to be counted, and how it is told.
+/// A request: the event that is to be counted, and how it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventAttributes {
     kind: u32,
@@ -107,7 +107,7 @@ impl EventAttributes {
             || bytes[RESERVED_2].iter().chain(&bytes[RESERVED_3]).any(|&byte| byte != 0);
         let is_contradiction = own.has(flag::INHERIT_THREAD) && !own.has(flag::INHERIT)
             || own.has(flag::REMOVE_ON_EXEC) && own.has(flag::ENABLE_ON_EXEC)
-            // What is read of several cannot be a part of a sample.
+            // A sample has no place for the counts of several.
             || own.has(flag::INHERIT) && own.sample_type & SAMPLE_READ != 0
             || own.has(flag::SIGTRAP) && !own.has(flag::REMOVE_ON_EXEC);
         if is_reserved_used

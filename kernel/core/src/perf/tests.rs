@@ -1,3 +1,5 @@
+//! Tests of requests and of what a read tells.
+
 use super::{ATTRIBUTE_BYTES, AttributeError, EventAttributes, EventCount, EventTimes, SoftwareEvent};
 
 fn with(change: impl FnOnce(&mut [u8; ATTRIBUTE_BYTES])) -> Result<EventAttributes, AttributeError> {

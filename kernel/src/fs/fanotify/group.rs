@@ -27,10 +27,10 @@ const MERGE_MAX: usize = 128;
 /// Marks on mounts and file systems, which are looked at for each event.
 const OBJECTS_MAX: usize = 128;
 
-/// What a mark is on, other than a node.
+/// An object of a mark, other than a node.
 #[derive(Clone)]
 pub enum FanObject {
-    /// What is reached through a mount, which is not kept.
+    /// Everything that is reached through a mount, which is not kept.
     Mount(Weak<Mount>),
     /// A file system by its device's number.
     FileSystem(u64),

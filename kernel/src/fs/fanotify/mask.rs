@@ -1,10 +1,10 @@
-//! What a mark wants, and what it ignores.
+//! The events that a mark wants, and those that it ignores.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use heddle_kernel_core::fanotify::{event, mark};
 
-/// What a mark wants.
+/// The events that a mark wants.
 #[derive(Default)]
 pub struct FanMask {
     wanted: AtomicU32,
@@ -34,7 +34,7 @@ impl FanMask {
         (self.wanted.load(Ordering::Relaxed) | self.ignored.load(Ordering::Relaxed)) & !event::MODIFIERS == 0
     }
 
-    /// What is wanted and what is ignored of an event about a file itself, or if not `is_own` about a child.
+    /// The wanted and the ignored bits for an event about a file itself, or if not `is_own` about a child.
     pub(super) fn look(&self, what: u32, is_own: bool) -> (u32, u32) {
         if what & event::MODIFY != 0 && self.flags.load(Ordering::Relaxed) & Self::SURVIVES == 0 {
             self.ignored.store(0, Ordering::Relaxed);

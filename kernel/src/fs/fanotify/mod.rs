@@ -78,8 +78,8 @@ fn is_marked(node: &Arc<dyn Inode>, parent: Option<&Arc<Dentry>>) -> bool {
         || !OBJECT_GROUPS.lock().is_empty()
 }
 
-/// Visits each group that may want an event, once. No list may shift meanwhile and hide one, so groups come in the order
-/// of their numbers.
+/// Visits each group that may want an event, once. No list may shift meanwhile and hide one, so groups come in the
+/// order of their numbers.
 fn each_group(
     occurrence: &Occurrence<'_>,
     mut visit: impl FnMut(&Arc<FanGroup>) -> Result<(), Errno>,

@@ -24,9 +24,9 @@ const MADV_DONTNEED_LOCKED: u32 = 24;
 enum Forgotten {
     /// Anything.
     All,
-    /// What is not locked.
+    /// Memory that is not locked.
     Unlocked,
-    /// What is not locked, and of no object.
+    /// Memory that is not locked, and of no object.
     Own,
 }
 

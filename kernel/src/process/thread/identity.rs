@@ -78,7 +78,7 @@ impl Thread {
     pub const PERSONALITY_KIND: u32 = 0xff;
     /// `PER_LINUX32`: the machine is told as one of 32 bits.
     pub const LINUX32: u32 = 8;
-    /// What a program with more rights than its caller loses: also `ADDR_COMPAT_LAYOUT` and `MMAP_PAGE_ZERO`.
+    /// Bits that a program with more rights than its caller loses: also `ADDR_COMPAT_LAYOUT` and `MMAP_PAGE_ZERO`.
     pub const PERSONALITY_CLEARED: u32 =
         Self::NO_RANDOMIZATION | Self::READ_IMPLIES_EXECUTE | 0x0020_0000 | 0x0010_0000;
 

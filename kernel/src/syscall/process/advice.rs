@@ -13,7 +13,7 @@ use crate::syscall::fs::get_file;
 use crate::syscall::fs::read_write::many;
 use crate::syscall::{Call, SyscallResult, pending};
 
-/// What may be advised about another's memory.
+/// Advice that may be given about another's memory.
 const FOR_OTHERS: [u32; 4] =
     [linux::MADV_COLD, linux::MADV_PAGEOUT, linux::MADV_WILLNEED, linux::MADV_COLLAPSE];
 

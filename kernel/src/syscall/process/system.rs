@@ -56,7 +56,7 @@ fn old_release() -> [u8; HOST_NAME_BYTES] {
     let mut bytes = [0; HOST_NAME_BYTES];
     let (room, _) = bytes.split_at_mut(HOST_NAME_BYTES - 1);
     let mut text = FixedText { room, length: 0 };
-    // What is too long is cut.
+    // A release that is too long is cut.
     let _ = write!(text, "2.6.{}{rest}", minor + 60);
     bytes
 }
@@ -236,7 +236,7 @@ fn set_failure_policy(call: &Call<'_>) -> Result<(), Errno> {
 fn has_fault(fault: Fault) -> bool {
     let mut room = [0; 64];
     let mut text = FixedText { room: &mut room, length: 0 };
-    // What does not fit tells of measures.
+    // Only the beginning is looked at.
     let _ = arch::mitigations::describe(fault, &mut text);
     let length = text.length;
     !room[..length].starts_with(b"Not affected")
