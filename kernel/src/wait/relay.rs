@@ -29,6 +29,8 @@ struct RelayedGroup {
     /// leaves it to the next unless it has a watch behind which somebody waits.
     turn: Arc<AtomicU32>,
     is_exclusive: bool,
+    /// Where the most urgent of its waiters stood when it was made.
+    place: Option<u8>,
     /// All of its watches have gone, and no others will come.
     is_over: AtomicBool,
 }
@@ -54,13 +56,14 @@ impl RelayQueue {
         })
     }
 
-    /// A group with room for the watches of `members`, of the same queue as a sibling.
+    /// A group with room for the watches of `members`, the most urgent of which stands at `place`, of the same queue as a
+    /// sibling.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub(super) fn group(
         members: Vec<WaitEntry>,
-        is_exclusive: bool,
+        (is_exclusive, place): (bool, Option<u8>),
         sibling: Option<&Self>,
     ) -> Result<Arc<Self>, Errno> {
         let turn = match sibling.and_then(|sibling| sibling.group.as_ref()) {
@@ -72,7 +75,7 @@ impl RelayQueue {
             queue: WaitQueue::of(members),
             next: SpinLock::new(None),
             is_chained: AtomicBool::new(false),
-            group: Some(RelayedGroup { pending, turn, is_exclusive, is_over }),
+            group: Some(RelayedGroup { pending, turn, is_exclusive, place, is_over }),
         })
     }
 
@@ -113,6 +116,14 @@ impl RelayQueue {
     /// Whether somebody waits for what is relayed. It is not known of a group.
     pub(super) fn has_waiter(&self) -> bool {
         !self.is_group() && !self.queue.is_idle()
+    }
+
+    /// Where the most urgent of those stands who wait for what is relayed; `None` if nobody does.
+    pub(super) fn place(&self) -> Option<u8> {
+        match &self.group {
+            Some(group) => group.place,
+            None => self.queue.place(),
+        }
     }
 
     /// Notifies the watches; under [`CHAIN`].
