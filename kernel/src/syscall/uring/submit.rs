@@ -13,6 +13,7 @@ use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
 use crate::fs::downcast_arc;
 use crate::memory::fallible;
+use crate::sched;
 use crate::sched::Budget;
 use crate::signal::SignalSet;
 use crate::syscall::fs::get_file;
@@ -171,13 +172,18 @@ pub fn io_uring_enter(call: &mut Call<'_>) -> SyscallResult {
     if let Some(mask) = wait.and_then(|wait| wait.mask) {
         call.thread.set_blocked_for_wait(mask);
     }
-    if is_over && wait.is_some_and(|wait| is_satisfied(&ring, wait)) {
+    // As in Linux, who asks for events has those requests go on first that have been woken, even if it waits for none.
+    let lets_go_on = wait.is_some_and(|wait| wait.completions == 0) && ring.has_requests();
+    if is_over && !lets_go_on && wait.is_some_and(|wait| is_satisfied(&ring, wait)) {
         return ended(&ring, taken).map(Into::into).map_err(Into::into);
     }
     let caller = call.thread.clone();
     pending(async move {
         if !is_over {
             submit_rest(&ring, &caller, &mut taken, most).await?;
+        }
+        if lets_go_on {
+            sched::yield_now().await;
         }
         let waited = match wait.filter(|_| taken == to_submit) {
             Some(wait) => wait_for_completions(&ring, &caller, wait).await,
