@@ -18,10 +18,8 @@ use crate::fs::File;
 use crate::memory::counters::count;
 use crate::memory::space::CpuEpoch;
 use crate::memory::{counters, fallible};
-use crate::wait::node::ThreadMark;
 
-/// Each range knows the thread that holds it.
-type Lock = RangeLock<u64, ThreadMark, CpuEpoch>;
+type Lock = RangeLock<u64, (), CpuEpoch>;
 
 /// The ranges of one file.
 pub struct Ranges {
@@ -70,39 +68,29 @@ impl Ranges {
 pub struct RangeGuard {
     file: Arc<dyn File>,
     range: Range<u64>,
-    guard: Option<OwnedGuard<u64, ThreadMark, CpuEpoch>>,
+    guard: Option<OwnedGuard<u64, (), CpuEpoch>>,
 }
 
 impl RangeGuard {
-    /// Holds a range of a file that has some for a thread, once nobody holds one that it overlaps, unless both only read.
-    /// What `lend` returns, which is asked once and told one of those that are waited for, lasts as long as the wait.
+    /// Holds a range of a file that has some, once nobody holds one that it overlaps, unless both only read.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub async fn lock<D>(
-        file: Arc<dyn File>,
-        (range, is_shared): (Range<u64>, bool),
-        thread: ThreadMark,
-        lend: impl FnOnce(ThreadMark) -> D,
-    ) -> Result<Self, Errno> {
+    pub async fn lock(file: Arc<dyn File>, range: Range<u64>, is_shared: bool) -> Result<Self, Errno> {
         let ranges = file.ranges().ok_or(Errno::EINVAL)?;
         ranges.users.fetch_add(1, Ordering::AcqRel);
         // From here on the drop counts down.
         let mut held = Self { file: file.clone(), range: range.clone(), guard: None };
         let lock = ranges.lock()?;
         let request = || {
-            let request = lock.request_owned(range.clone(), thread);
+            let request = lock.request_owned(range.clone(), ());
             if is_shared { request.shared() } else { request }
         };
         count(&counters::FILE_RANGES);
         let guard = match request().try_lock() {
             Err(TryLockError::Conflict) => {
                 count(&counters::FILE_RANGE_WAITS);
-                let holder = lock.first_conflict(range.clone()).ok().flatten();
-                let lent = holder.map(|holder| lend(holder.payload));
-                let guard = request().lock_async().await.ok();
-                drop(lent);
-                guard
+                request().lock_async().await.ok()
             }
             guard => guard.ok(),
         };

@@ -136,6 +136,14 @@ impl Watch {
         matches!(self.target, WatchTarget::Node(_))
     }
 
+    /// Where the waiter stands, if there is one.
+    pub(super) fn place(&self) -> Option<u8> {
+        match &self.target {
+            WatchTarget::Node(node) => Some(node.place()),
+            WatchTarget::Listener(_) | WatchTarget::Nobody | WatchTarget::NextWaiter => None,
+        }
+    }
+
     /// The waiter waits for what this thread does: it lends it its level, if it is an urgent one.
     #[inline]
     pub fn awaits(&self, thread: impl FnOnce() -> AwaitedThread) {
@@ -321,11 +329,6 @@ impl WaitQueue {
         self.entries.lock().iter().all(|entry| entry.watch.is_stale())
     }
 
-    /// Where the most urgent of those who wait stands.
-    pub(super) fn place(&self) -> Option<u8> {
-        choice::most_urgent(&self.entries.lock())
-    }
-
     /// Whether nobody is registered.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.lock().is_empty()
@@ -442,8 +445,7 @@ fn make_group(entries: &mut Vec<WaitEntry>, is_exclusive: bool) -> Result<(), Er
     let members = fallible::try_with_capacity(GROUP)?;
     let is_like = |entry: &&WaitEntry| entry.watch.is_exclusive == is_exclusive;
     let sibling = entries.iter().filter(is_like).find_map(WaitEntry::as_group);
-    let place = choice::most_urgent_loose(entries, is_exclusive);
-    let queue = RelayQueue::group(members, (is_exclusive, place), sibling.map(|sibling| &**sibling))?;
+    let queue = RelayQueue::group(members, is_exclusive, sibling.map(|sibling| &**sibling))?;
     let mut group = fallible::try_arc(WatchGroup(queue))?;
     let (mut left, mut events) = (GROUP, Events::empty());
     let is_taken = |entry: &mut WaitEntry| {

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use core::task::{Poll, Waker};
 
 use crate::error::Errno;
@@ -10,6 +10,7 @@ use crate::memory::fallible;
 use crate::sched::Budget;
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::forgotten;
+use crate::wait::node::WaitNode;
 use crate::wait::queue::{Events, FOR_ALL, WaitEntry, WaitQueue, Watch};
 
 /// A queue that is woken because another one was.
@@ -18,6 +19,8 @@ pub struct RelayQueue {
     /// The next to wake; only under [`CHAIN`].
     next: SpinLock<Option<Arc<RelayQueue>>>,
     is_chained: AtomicBool,
+    /// See [`RelayQueue::place`].
+    place: AtomicU8,
     group: Option<RelayedGroup>,
 }
 
@@ -29,8 +32,6 @@ struct RelayedGroup {
     /// leaves it to the next unless it has a watch behind which somebody waits.
     turn: Arc<AtomicU32>,
     is_exclusive: bool,
-    /// Where the most urgent of its waiters stood when it was made.
-    place: Option<u8>,
     /// All of its watches have gone, and no others will come.
     is_over: AtomicBool,
 }
@@ -52,18 +53,18 @@ impl RelayQueue {
             queue: WaitQueue::new(),
             next: SpinLock::new(None),
             is_chained: AtomicBool::new(false),
+            place: AtomicU8::new(WaitNode::PLACE_ORDINARY),
             group: None,
         })
     }
 
-    /// A group with room for the watches of `members`, the most urgent of which stands at `place`, of the same queue as a
-    /// sibling.
+    /// A group with room for the watches of `members`, of the same queue as a sibling.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub(super) fn group(
         members: Vec<WaitEntry>,
-        (is_exclusive, place): (bool, Option<u8>),
+        is_exclusive: bool,
         sibling: Option<&Self>,
     ) -> Result<Arc<Self>, Errno> {
         let turn = match sibling.and_then(|sibling| sibling.group.as_ref()) {
@@ -75,7 +76,8 @@ impl RelayQueue {
             queue: WaitQueue::of(members),
             next: SpinLock::new(None),
             is_chained: AtomicBool::new(false),
-            group: Some(RelayedGroup { pending, turn, is_exclusive, place, is_over }),
+            place: AtomicU8::new(WaitNode::PLACE_ORDINARY),
+            group: Some(RelayedGroup { pending, turn, is_exclusive, is_over }),
         })
     }
 
@@ -118,12 +120,9 @@ impl RelayQueue {
         !self.is_group() && !self.queue.is_idle()
     }
 
-    /// Where the most urgent of those stands who wait for what is relayed; `None` if nobody does.
-    pub(super) fn place(&self) -> Option<u8> {
-        match &self.group {
-            Some(group) => group.place,
-            None => self.queue.place(),
-        }
+    /// Where the one stood who began to wait for what is relayed last.
+    pub(super) fn place(&self) -> u8 {
+        self.place.load(Ordering::Relaxed)
     }
 
     /// Notifies the watches; under [`CHAIN`].
@@ -157,6 +156,9 @@ impl RelayQueue {
     /// # Errors
     /// `ENOMEM`.
     pub fn watch(&self, watch: &Watch, events: Events) -> Result<(), Errno> {
+        if let Some(place) = watch.place() {
+            self.place.store(place, Ordering::Relaxed);
+        }
         self.queue.watch_to_take(watch, events)
     }
 

@@ -9,7 +9,6 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,7 +32,6 @@ crate::tests! {
     a_request_that_is_passed_on_keeps_its_level
     the_level_is_given_back_with_the_answer
     a_pipe_lends_within_a_user
-    who_waits_for_a_range_of_a_file_lends_too
     a_pipe_lends_nothing_to_another_user
     a_server_lends_its_clients_nothing
     a_client_that_has_its_answer_lends_nothing
@@ -344,38 +342,6 @@ fn a_pipe_lends_within_a_user() -> Outcome {
         return Ok(());
     }
     expect_eq!(ask_by_pipes(None)?, 0);
-    Ok(())
-}
-
-/// An ordinary process writes long pieces, each of which holds its range until it is written.
-fn who_waits_for_a_range_of_a_file_lends_too() -> Outcome {
-    if !is_heddle() {
-        return Ok(());
-    }
-    const LENGTH: usize = 4 << 20;
-    let (shared, mut children, directory) = be_client()?;
-    let path = directory.path("file");
-    let file = std::fs::File::create(&path).or_fail()?;
-    let writing = file.try_clone().or_fail()?;
-    children.start(|| {
-        set_policy(libc::SCHED_OTHER, 0)?;
-        let piece = vec![1; LENGTH];
-        loop {
-            writing.write_all_at(&piece, 0).or_fail()?;
-            shared.server.fetch_add(1, Ordering::Relaxed);
-        }
-    })?;
-    while shared.server.load(Ordering::Relaxed) == 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    // The timer finds the writer in the midst of a piece.
-    for _ in 0..5 {
-        let between = count_between(&mut children, shared, || {
-            file.write_all_at(&[2; 4096], LENGTH as u64 - 4096).or_fail()
-        });
-        expect_eq!(between?, 0);
-        shared.begin_again();
-    }
     Ok(())
 }
 

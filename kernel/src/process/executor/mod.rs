@@ -525,7 +525,8 @@ pub fn place_of(thread: &Thread, level: u8) -> u8 {
     let priority = priority_of(thread, level);
     match priority.realtime_place() {
         Some(place) => place,
-        None => (AHEAD_OF_LEVELS + level.min(LEVEL_NONE)).max(WaitNode::PLACE_SHARED),
+        // Others may wait there, too, so a program's own order begins behind those who are not nice.
+        None => (AHEAD_OF_LEVELS + level.min(LEVEL_NONE)).max(WaitNode::PLACE_ORDINARY),
     }
 }
 

@@ -13,13 +13,13 @@ use crate::fs::{FileType, OpenFile, StatusFlags, access};
 use crate::memory::space::{unmap_mapping_range, write_back};
 use crate::memory::writeback::StoreWait;
 use crate::memory::{MapSource, fallible, writeback};
+use crate::process::Resource;
 use crate::process::executable::again_if_stale;
-use crate::process::{Resource, running};
 use crate::sched::Budget;
 use crate::signal::{Information, Signal, send_to_thread};
 use crate::syscall::caller::Caller;
 use crate::syscall::fs::open::finish;
-use crate::syscall::fs::transfer::{TransferDirection, lend_to};
+use crate::syscall::fs::transfer::TransferDirection;
 use crate::syscall::fs::{find, get_file, get_path};
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::node::WaitKind;
@@ -96,8 +96,7 @@ async fn hold(caller: &Caller, open: &OpenFile, range: Range<u64>) -> Result<Opt
     if open.file.ranges().is_none() {
         return Ok(None);
     }
-    let lend = |holder| lend_to(caller, holder);
-    let lock = RangeGuard::lock(open.file.clone(), (range, false), running::mark(), lend);
+    let lock = RangeGuard::lock(open.file.clone(), range, false);
     caller.wait(WaitKind::Killable, lock).await?.map(Some)
 }
 

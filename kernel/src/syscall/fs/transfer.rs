@@ -14,11 +14,9 @@ use crate::fs::range_lock::RangeGuard;
 use crate::fs::{IoBuffer, OpenFile, StatusFlags};
 use crate::memory::fallible;
 use crate::memory::user::PageFault;
-use crate::process::futex::Donation;
-use crate::process::{Limits, Resource, Thread, running};
+use crate::process::{Limits, Resource, Thread};
 use crate::signal::{Information, Signal, send_to_thread};
 use crate::syscall::SyscallResult;
-use crate::wait::node::{AwaitedThread, ThreadMark, Waiter};
 use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::{Events, Watch};
 
@@ -367,22 +365,10 @@ impl Operation for Transfer {
         let is_shared = self.direction == TransferDirection::Read;
         let (file, range) = (self.open.file.clone(), self.range());
         // Boxed, because few transfers come here.
-        let held = {
-            let lend = |holder| lend_to(&self.thread, holder);
-            fallible::try_box(RangeGuard::lock(file, (range, is_shared), running::mark(), lend))?
-        };
-        let held = Box::into_pin(held).await?;
-        self.held = Some(fallible::try_box(held)?);
+        let held = fallible::try_box(RangeGuard::lock(file, range, is_shared))?;
+        self.held = Some(fallible::try_box(Box::into_pin(held).await?)?);
         Ok(())
     }
-}
-
-/// An urgent thread that waits for a range lends its level to the one that holds it.
-pub(super) fn lend_to(caller: &Caller, holder: ThreadMark) -> Option<Donation> {
-    if caller.rank() >= Thread::RANK_ORDINARY {
-        return None;
-    }
-    caller.donate(AwaitedThread { mark: holder, is_chosen: true })
 }
 
 /// Tells a thread that it wrote to something that nobody reads.

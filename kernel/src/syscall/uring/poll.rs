@@ -11,7 +11,7 @@ use heddle_kernel_core::uring::{Sqe, SqeFlags};
 
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
-use crate::fs::OpenFile;
+use crate::fs::{FileType, OpenFile};
 use crate::memory::fallible;
 use crate::syscall::uring::completions::{Completion, Origin};
 use crate::syscall::uring::operation::{OpenEntry, StartedEntry, is_cancelled, new_active, pin};
@@ -97,12 +97,13 @@ impl PollRegistration {
         open.file.poll(open, Some(&Watch::listener(self.0.clone(), false)), wanted)
     }
 
-    /// Looks after a wake. What the wake said counts where the file says nothing now, unless it may have said it to have
-    /// everybody look.
+    /// Looks after a wake. What the wake of a pipe or socket said counts where the file says nothing now, unless it may
+    /// have said it to have everybody look. Other files wake for less than what they are asked for.
     fn look_again(&self, open: &OpenFile, wanted: Events) -> Result<Events, Errno> {
         let told = Events::from_bits_retain(self.0.noted.swap(0, Ordering::AcqRel));
         let ready = open.file.poll(open, None, wanted)?.intersection(wanted);
-        let is_exact = !told.contains(Events::IN | Events::OUT);
+        let says_what = matches!(open.kind(), FileType::Fifo | FileType::Socket);
+        let is_exact = says_what && !told.contains(Events::IN | Events::OUT);
         Ok(if ready.is_empty() && is_exact { told.intersection(wanted) } else { ready })
     }
 
