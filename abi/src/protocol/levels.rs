@@ -24,15 +24,13 @@ impl Levels {
         Self { counts: core::array::from_fn(|_| AtomicU32::new(0)) }
     }
 
-    /// A CPU whose queue had the levels `old` has the levels `new`: brings `bitmap` and `best`, its most urgent level,
-    /// up to date.
+    /// A CPU whose queue had the levels `old` has the levels `new`: brings `bitmap` up to date.
     ///
     /// Only levels whose count reaches or leaves 0 are written. The bit follows the count in a second step, so a thread
     /// that wrote a bit looks at the count again: whichever of two is last finds both as they are, and leaves them in
     /// agreement.
-    pub fn publish(&self, bitmap: &AtomicU64, best: &AtomicU32, old: u64, new: u64) {
+    pub fn publish(&self, bitmap: &AtomicU64, old: u64, new: u64) {
         let mut changed = old ^ new;
-        let mut is_written = false;
         while changed != 0 {
             let level = changed.trailing_zeros() as usize;
             changed &= changed - 1;
@@ -45,11 +43,7 @@ impl Levels {
             };
             if reached_or_left_zero {
                 follow(count, bitmap, bit);
-                is_written = true;
             }
-        }
-        if is_written {
-            settle(bitmap, best);
         }
     }
 }
@@ -76,20 +70,6 @@ fn follow(count: &AtomicU32, bitmap: &AtomicU64, bit: u64) {
     }
 }
 
-/// Makes `best` what the bitmap says. The exchange acquires what the one before released, so that the last writer
-/// sees every bit that the others saw.
-fn settle(bitmap: &AtomicU64, best: &AtomicU32) {
-    let mut seen = bitmap.load(Ordering::Acquire);
-    loop {
-        best.swap(seen.trailing_zeros(), Ordering::AcqRel);
-        let now = bitmap.load(Ordering::Acquire);
-        if now == seen {
-            return;
-        }
-        seen = now;
-    }
-}
-
 /// The level of an executor thread, from words that its program has written: the process's ready levels, and the level
 /// of the coroutine that the thread runs (anything from 64 on: none). `None`: the thread is an ordinary one.
 #[must_use]
@@ -101,23 +81,23 @@ pub fn process_level(ready: u64, running: u32, may_be_urgent: bool) -> Option<u8
 #[cfg(all(test, not(heddle_loom)))]
 mod tests {
     use super::{Levels, process_level};
-    use crate::protocol::{AtomicU32, AtomicU64, Ordering};
+    use crate::protocol::{AtomicU64, Ordering};
 
     #[test]
     fn a_bit_is_set_while_a_cpu_has_the_level() {
-        let (levels, bitmap, best) = (Levels::new(), AtomicU64::new(0), AtomicU32::new(64));
-        let seen = || (bitmap.load(Ordering::Relaxed), best.load(Ordering::Relaxed));
-        levels.publish(&bitmap, &best, 0, 1 << 5 | 1 << 40);
-        assert_eq!(seen(), (1 << 5 | 1 << 40, 5));
-        levels.publish(&bitmap, &best, 0, 1 << 5);
-        levels.publish(&bitmap, &best, 1 << 5 | 1 << 40, 1 << 40);
-        assert_eq!(seen(), (1 << 5 | 1 << 40, 5));
-        levels.publish(&bitmap, &best, 1 << 5, 0);
-        assert_eq!(seen(), (1 << 40, 40));
-        levels.publish(&bitmap, &best, 1 << 40, 1 << 63);
-        assert_eq!(seen(), (1 << 63, 63));
-        levels.publish(&bitmap, &best, 1 << 63, 0);
-        assert_eq!(seen(), (0, 64));
+        let (levels, bitmap) = (Levels::new(), AtomicU64::new(0));
+        let seen = || bitmap.load(Ordering::Relaxed);
+        levels.publish(&bitmap, 0, 1 << 5 | 1 << 40);
+        assert_eq!(seen(), 1 << 5 | 1 << 40);
+        levels.publish(&bitmap, 0, 1 << 5);
+        levels.publish(&bitmap, 1 << 5 | 1 << 40, 1 << 40);
+        assert_eq!(seen(), 1 << 5 | 1 << 40);
+        levels.publish(&bitmap, 1 << 5, 0);
+        assert_eq!(seen(), 1 << 40);
+        levels.publish(&bitmap, 1 << 40, 1 << 63);
+        assert_eq!(seen(), 1 << 63);
+        levels.publish(&bitmap, 1 << 63, 0);
+        assert_eq!(seen(), 0);
     }
 
     #[test]

@@ -31,38 +31,21 @@ fn bits_follow_counts() {
     const BIT: u64 = 1 << 9;
     for (first_keeps, second_keeps) in [(false, false), (true, false), (false, true), (true, true)] {
         bounded(move || {
-            let page = Arc::new((Levels::new(), AtomicU64::new(0), AtomicU32::new(64)));
+            let page = Arc::new((Levels::new(), AtomicU64::new(0)));
             let run = |keeps: bool| {
                 let page = page.clone();
                 move || {
-                    page.0.publish(&page.1, &page.2, 0, BIT);
+                    page.0.publish(&page.1, 0, BIT);
                     if !keeps {
-                        page.0.publish(&page.1, &page.2, BIT, 0);
+                        page.0.publish(&page.1, BIT, 0);
                     }
                 }
             };
             both(run(first_keeps), run(second_keeps));
             let is_ready = first_keeps || second_keeps;
             assert_eq!(page.1.load(Ordering::Relaxed), if is_ready { BIT } else { 0 });
-            assert_eq!(page.2.load(Ordering::Relaxed), if is_ready { 9 } else { 64 });
         });
     }
-}
-
-/// Two levels change at once: `best` is the bitmap's.
-#[test]
-fn best_follows_the_bitmap() {
-    loom::model(|| {
-        let page = Arc::new((Levels::new(), AtomicU64::new(0), AtomicU32::new(64)));
-        page.0.publish(&page.1, &page.2, 0, 1 << 3);
-        let (one, two) = (page.clone(), page.clone());
-        both(
-            move || one.0.publish(&one.1, &one.2, 1 << 3, 0),
-            move || two.0.publish(&two.1, &two.2, 0, 1 << 7),
-        );
-        assert_eq!(page.1.load(Ordering::Relaxed), 1 << 7);
-        assert_eq!(page.2.load(Ordering::Relaxed), 7);
-    });
 }
 
 /// Something becomes ready while an executor begins a turn: the executor sees it, or the thread that made it ready sees

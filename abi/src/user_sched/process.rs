@@ -35,9 +35,7 @@ pub struct ProcessHeader {
     reserved2: [AtomicU64; 6],
     /// Where the program keeps what `/proc/PID/heddle` shows.
     pub coroutines: CoroutineTable,
-    /// Address of the program's ring of completions, for the program's own use: the kernel knows the one that was
-    /// registered.
-    pub ring: AtomicU64,
+    reserved3: AtomicU64,
 }
 
 /// The memory that an executor thread and the kernel communicate through.
@@ -148,7 +146,7 @@ const _: () = {
     assert!(offset_of!(ProcessHeader, bitmap) == 64);
     assert!(offset_of!(ProcessHeader, group) == 72);
     assert!(offset_of!(ProcessHeader, coroutines) == 128);
-    assert!(offset_of!(ProcessHeader, ring) == 144);
+    assert!(offset_of!(ProcessHeader, reserved3) == 144);
     assert!(size_of::<ProcessHeader>() == PAGE_BYTES);
     assert!(size_of::<ExecutorRecord>() == 64 && offset_of!(ExecutorRecord, ready) == 16);
     assert!(offset_of!(ProcessPages, executors) == PAGE_BYTES);

@@ -10,15 +10,11 @@ pub struct SystemPage {
     pub magic: AtomicU32,
     /// [`VERSION`](super::VERSION).
     pub version: AtomicU32,
-    /// Processors that run.
-    pub cpus: AtomicU32,
-    reserved0: [u32; 13],
+    reserved0: [u32; 14],
     /// Bit `n`: something of level `n`, a kernel coroutine or a thread, is ready and waits for a processor. Work that
     /// is running at this moment does not count.
     pub bitmap: AtomicU64,
-    /// The most urgent level in `bitmap`, 64 if it is empty. Written after it.
-    pub best: AtomicU32,
-    reserved1: [u32; 13],
+    reserved1: [u32; 14],
     /// Parameters for reading the time.
     pub clock: Clock,
     /// For each group of executors, by its number: bit `n`: one whose level is `n`, of
@@ -63,11 +59,9 @@ impl SystemPage {
         Self {
             magic: AtomicU32::new(super::MAGIC),
             version: AtomicU32::new(super::VERSION),
-            cpus: AtomicU32::new(0),
-            reserved0: [0; 13],
+            reserved0: [0; 14],
             bitmap: AtomicU64::new(0),
-            best: AtomicU32::new(64),
-            reserved1: [0; 13],
+            reserved1: [0; 14],
             clock: Clock {
                 base: AtomicU64::new(0),
                 scale: AtomicU64::new(0),
@@ -94,7 +88,6 @@ const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<SystemPage>() == super::PAGE_BYTES);
     assert!(offset_of!(SystemPage, bitmap) == 64);
-    assert!(offset_of!(SystemPage, best) == 72);
     assert!(offset_of!(SystemPage, clock) == 128);
     assert!(offset_of!(SystemPage, groups) == 192);
 };

@@ -31,6 +31,8 @@ pub struct Datagram {
     pub source: Endpoint,
     /// To which address.
     pub destination: IpAddr,
+    /// To which port; 0 where there are none.
+    pub port: u16,
     /// The number of the interface by which it came.
     pub interface: u32,
     /// Time to live, or hop limit.

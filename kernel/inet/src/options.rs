@@ -119,6 +119,10 @@ options! {
     receive_ttl: AtomicU32 = 0;
     /// `IP_RECVTOS`.
     receive_tos: AtomicU32 = 0;
+    /// `IP_RECVORIGDSTADDR`.
+    receive_destination: AtomicU32 = 0;
+    /// `IPV6_RECVORIGDSTADDR`.
+    receive_destination_v6: AtomicU32 = 0;
     /// `IPV6_RECVHOPLIMIT`.
     receive_hops: AtomicU32 = 0;
     /// `IPV6_RECVTCLASS`.

@@ -34,6 +34,11 @@ pub trait Waiters: Send + Sync + 'static {
 
     /// Has the socket's `work` called soon, from a place that holds no lock, at the level of the most urgent waiter.
     fn work(&self);
+
+    /// Its connection has come to a listener, whose waiters these are: whoever serves that is to serve this.
+    fn follow(&self, listener: &Self) {
+        let _ = listener;
+    }
 }
 
 /// The engine's surroundings. There is one of each kind for all engines, so the functions take no object.

@@ -300,6 +300,7 @@ impl<P: Platform> RawSocket<P> {
             start: 0,
             source: Endpoint { address: header.source, port: 0 },
             destination: header.destination,
+            port: 0,
             interface,
             ttl: header.ttl,
             tos: header.tos,

@@ -273,7 +273,10 @@ fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> SyscallResult {
     };
     let sleeper =
         fallible::try_arc(SemaphoreWaiter { result: SpinLock::new(None), queue: WaitQueue::new() })?;
-    let ticket = state.set.wait(operations, actor, blocked, sleeper.clone()).map_err(Errno::from)?;
+    let ticket = state
+        .set
+        .wait(operations, actor, (blocked, call.thread.rank()), sleeper.clone())
+        .map_err(Errno::from)?;
     drop(state);
     let waiting = pending(sleep(call.thread.clone(), set.clone(), sleeper, ticket, deadline_ns));
     if waiting.is_err() {

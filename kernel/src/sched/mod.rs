@@ -398,7 +398,7 @@ fn publish(core: &Core<Processors>) {
     let before = published.load(Ordering::Relaxed);
     if now != before {
         published.store(now, Ordering::Relaxed);
-        LEVELS.publish(&PAGE.bitmap, &PAGE.best, before, now);
+        LEVELS.publish(&PAGE.bitmap, before, now);
     }
 }
 

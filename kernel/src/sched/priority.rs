@@ -80,6 +80,15 @@ impl Priority {
         1 << self.level() & Self::REALTIME_BITS != 0
     }
 
+    /// How many realtime priorities go before it; `None` if it is none.
+    #[must_use]
+    pub const fn realtime_place(self) -> Option<u8> {
+        if !self.is_realtime() {
+            return None;
+        }
+        Some((self.0.level() - Self::REALTIME_FIRST) * Self::REALTIME_ORDERS + self.0.order())
+    }
+
     /// The level of this number, the least urgent one for anything above 63.
     #[must_use]
     pub const fn new(level: u8) -> Self {

@@ -7,7 +7,7 @@
 //! restart codes of [`Errno`]).
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use core::task::Waker;
 
 use crate::error::Errno;
@@ -73,6 +73,8 @@ pub struct WaitNode {
     was_woken: AtomicBool,
     /// It is more urgent than ordinary threads, so that it matters whom it waits for.
     is_urgent: AtomicBool,
+    /// See [`WaitNode::place`].
+    place: AtomicU8,
     /// Whom it waits for, if it is urgent: the mark of an [`AwaitedThread`], 0 for nobody known, with [`CHOSEN`].
     awaited: AtomicU64,
     /// It has lent its level, which the wake takes back.
@@ -121,6 +123,11 @@ pub struct AwaitedThread {
 }
 
 impl WaitNode {
+    /// The first place that is not a realtime thread's.
+    pub const PLACE_SHARED: u8 = 100;
+    /// The place of a thread with a nice value of 0.
+    pub const PLACE_ORDINARY: u8 = 120;
+
     /// The node of a waiter whose coroutine has not run yet.
     ///
     /// # Errors
@@ -129,7 +136,8 @@ impl WaitNode {
         let (waker, generation) = (spin::Once::new(), AtomicU32::new(0));
         let (has_turn, was_woken) = (AtomicBool::new(false), AtomicBool::new(false));
         let (is_urgent, awaited, lends) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
-        fallible::try_arc(Self { waker, generation, has_turn, was_woken, is_urgent, awaited, lends })
+        let place = AtomicU8::new(Self::PLACE_ORDINARY);
+        fallible::try_arc(Self { waker, generation, has_turn, was_woken, is_urgent, place, awaited, lends })
     }
 
     /// Says how the waiter is woken: its coroutine calls this in each poll, and the first counts.
@@ -206,6 +214,17 @@ impl WaitNode {
     /// Says whether it matters whom the waiter waits for.
     pub fn set_urgent(&self, is_urgent: bool) {
         self.is_urgent.store(is_urgent, Ordering::Relaxed);
+    }
+
+    /// Says where the waiter stands among those who wait for the same.
+    pub fn set_place(&self, place: u8) {
+        self.place.store(place, Ordering::Relaxed);
+    }
+
+    /// Where the waiter stands among those who wait for the same, as Linux counts priorities: the smaller goes first.
+    /// Realtime priority 99 is 0, and 1 is 98; from [`WaitNode::PLACE_SHARED`] on are nice values, -20 to 19.
+    pub(super) fn place(&self) -> u8 {
+        self.place.load(Ordering::Relaxed)
     }
 
     /// Whether it matters.

@@ -10,8 +10,8 @@
 //! however many files were polled.
 //!
 //! An *exclusive* watch waits for something that one waiter takes: bytes to read, a connection to accept. A wake
-//! notifies one of them and all others that match; an error or a hang-up notifies all. The waiter that had the turn
-//! passes it on when it leaves something ([`Watch::pass_on`]).
+//! notifies one of them, the most urgent ([`choice`]), and all others that match; an error or a hang-up notifies all. The
+//! waiter that had the turn passes it on when it leaves something ([`Watch::pass_on`]).
 //!
 //! A wake allocates nothing. Under the lock of a queue it wakes coroutines and tells [`Listener`]s, which note the
 //! event and may name a queue of their own ([`RelayQueue`]: an epoll instance's). Those are woken after the lock has
@@ -22,6 +22,8 @@
 //! *groups*, each a listener with a [`RelayQueue`] of so many watches. A wake then walks few watches under the queue's
 //! lock and notes the groups, of which a coroutine tells those that are too many for one go: see
 //! [`relay`](crate::wait::relay).
+
+mod choice;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -134,6 +136,14 @@ impl Watch {
         matches!(self.target, WatchTarget::Node(_))
     }
 
+    /// Where the waiter stands, if there is one.
+    pub(super) fn place(&self) -> Option<u8> {
+        match &self.target {
+            WatchTarget::Node(node) => Some(node.place()),
+            WatchTarget::Listener(_) | WatchTarget::Nobody | WatchTarget::NextWaiter => None,
+        }
+    }
+
     /// The waiter waits for what this thread does: it lends it its level, if it is an urgent one.
     #[inline]
     pub fn awaits(&self, thread: impl FnOnce() -> AwaitedThread) {
@@ -173,6 +183,8 @@ impl Watch {
 pub(super) struct WaitEntry {
     watch: Watch,
     events: Events,
+    /// How often another was notified in its place that came later, and is no realtime one.
+    passed: u8,
 }
 
 /// The result of a notification.
@@ -198,6 +210,11 @@ impl WaitEntry {
             WatchTarget::Listener(listener) => Some(listener.relay()).filter(|relay| relay.is_group()),
             WatchTarget::Node(_) | WatchTarget::Nobody | WatchTarget::NextWaiter => None,
         }
+    }
+
+    /// Whether it is one of those of which one is notified of `events`.
+    fn may_take(&self, events: Events) -> bool {
+        self.watch.is_exclusive && self.events.intersects(events)
     }
 
     /// Whether it may go into a group. Exclusive waits may not: the first of them is told at once.
@@ -289,7 +306,8 @@ impl WaitQueue {
             thinned.iter().flatten().for_each(|group| group.drop_stale());
             return self.register(watch, events, is_exclusive);
         }
-        push_reserved(&mut entries, WaitEntry { watch: watch.clone().exclusive_if(is_exclusive), events });
+        let watch = watch.clone().exclusive_if(is_exclusive);
+        push_reserved(&mut entries, WaitEntry { watch, events, passed: 0 });
         Ok(())
     }
 
@@ -442,7 +460,8 @@ fn make_group(entries: &mut Vec<WaitEntry>, is_exclusive: bool) -> Result<(), Er
             queue.take_in(entry);
         }
     }
-    push_reserved(entries, WaitEntry { watch: Watch::listener(group, is_exclusive), events });
+    let watch = Watch::listener(group, is_exclusive);
+    push_reserved(entries, WaitEntry { watch, events, passed: 0 });
     Ok(())
 }
 
@@ -491,22 +510,17 @@ fn notify_all(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays)
     }
 }
 
-/// Notifies the first exclusive watch for one of `events` behind which somebody waits. Returns whether there is one.
+/// Notifies an exclusive watch for one of `events` behind which somebody waits: the most urgent one's. Returns whether
+/// there is one.
 fn notify_one(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays) -> bool {
     let mut at = 0;
     while let Some(entry) = entries.get(at) {
-        if !entry.watch.is_exclusive || !entry.events.intersects(events) {
+        if !entry.may_take(events) {
             at += 1;
             continue;
         }
-        if let WatchTarget::Node(node) = &entry.watch.target {
-            // Before the wake: the waiter may be through before this returns.
-            if entries[at + 1..]
-                .iter()
-                .any(|other| other.watch.is_exclusive && other.events.intersects(events))
-            {
-                node.give_turn();
-            }
+        if entries[at + 1..].iter().any(|other| other.may_take(events)) {
+            return choice::notify_most_urgent(entries, events, relays);
         }
         let has_waiter = entry.has_waiter();
         let notified = entry.notify(events, relays);

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use core::task::{Poll, Waker};
 
 use crate::error::Errno;
@@ -10,6 +10,7 @@ use crate::memory::fallible;
 use crate::sched::Budget;
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::forgotten;
+use crate::wait::node::WaitNode;
 use crate::wait::queue::{Events, FOR_ALL, WaitEntry, WaitQueue, Watch};
 
 /// A queue that is woken because another one was.
@@ -18,6 +19,8 @@ pub struct RelayQueue {
     /// The next to wake; only under [`CHAIN`].
     next: SpinLock<Option<Arc<RelayQueue>>>,
     is_chained: AtomicBool,
+    /// See [`RelayQueue::place`].
+    place: AtomicU8,
     group: Option<RelayedGroup>,
 }
 
@@ -50,6 +53,7 @@ impl RelayQueue {
             queue: WaitQueue::new(),
             next: SpinLock::new(None),
             is_chained: AtomicBool::new(false),
+            place: AtomicU8::new(WaitNode::PLACE_ORDINARY),
             group: None,
         })
     }
@@ -72,6 +76,7 @@ impl RelayQueue {
             queue: WaitQueue::of(members),
             next: SpinLock::new(None),
             is_chained: AtomicBool::new(false),
+            place: AtomicU8::new(WaitNode::PLACE_ORDINARY),
             group: Some(RelayedGroup { pending, turn, is_exclusive, is_over }),
         })
     }
@@ -115,6 +120,11 @@ impl RelayQueue {
         !self.is_group() && !self.queue.is_idle()
     }
 
+    /// Where the one stood who began to wait for what is relayed last.
+    pub(super) fn place(&self) -> u8 {
+        self.place.load(Ordering::Relaxed)
+    }
+
     /// Notifies the watches; under [`CHAIN`].
     fn notify(&self, relays: &mut Relays) {
         let Some(group) = &self.group else {
@@ -146,6 +156,9 @@ impl RelayQueue {
     /// # Errors
     /// `ENOMEM`.
     pub fn watch(&self, watch: &Watch, events: Events) -> Result<(), Errno> {
+        if let Some(place) = watch.place() {
+            self.place.store(place, Ordering::Relaxed);
+        }
         self.queue.watch_to_take(watch, events)
     }
 

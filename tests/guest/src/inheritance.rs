@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // System calls and shared memory that have no safe form.
 
 use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +26,8 @@ use crate::{expect, expect_eq};
 crate::tests! {
     a_clients_request_is_served_at_its_level
     the_first_request_is_too
+    so_it_is_over_tcp
+    a_tcp_client_that_has_its_answer_lends_nothing
     a_client_that_polls_lends_its_level
     a_request_that_is_passed_on_keeps_its_level
     the_level_is_given_back_with_the_answer
@@ -62,6 +65,13 @@ impl Shared {
             expect!(address != libc::MAP_FAILED);
             Ok(&*address.cast())
         }
+    }
+
+    /// Lets the process in between end, for another one.
+    fn begin_again(&self) {
+        std::thread::sleep(Duration::from_millis(5));
+        self.is_over.store(false, Ordering::Relaxed);
+        self.between.store(0, Ordering::Relaxed);
     }
 
     fn count(&self, counter: &AtomicU64) {
@@ -175,6 +185,66 @@ fn the_first_request_is_too() -> Outcome {
     // The server has not accepted yet: whoever listens is awaited.
     let wait = || ask(&UnixStream::connect(path).or_fail()?);
     expect_eq!(count_between(&mut children, shared, wait)?, 0);
+    Ok(())
+}
+
+/// As [`start_server`], over TCP. Returns the server's port.
+fn start_tcp_server(
+    children: &mut Children,
+    serve: impl FnOnce(TcpStream) -> Outcome,
+) -> Result<u16, String> {
+    let (mut is_ready, ready) = std::io::pipe().or_fail()?;
+    children.start(|| {
+        set_policy(libc::SCHED_OTHER, 0)?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).or_fail()?;
+        (&ready).write_all(&listener.local_addr().or_fail()?.port().to_ne_bytes()).or_fail()?;
+        serve(listener.accept().or_fail()?.0)
+    })?;
+    let mut port = [0; 2];
+    is_ready.read_exact(&mut port).or_fail()?;
+    Ok(u16::from_ne_bytes(port))
+}
+
+fn ask_by_tcp(mut to: &TcpStream) -> Outcome {
+    to.write_all(b"?").or_fail()?;
+    to.read_exact(&mut [0]).or_fail()
+}
+
+fn so_it_is_over_tcp() -> Outcome {
+    if !is_heddle() {
+        return Ok(());
+    }
+    let (shared, mut children, _directory) = be_client()?;
+    let port = start_tcp_server(&mut children, |stream| echo(&stream, &stream))?;
+    let mut stream = None;
+    // The server has not accepted yet: whoever listens is awaited.
+    let first = count_between(&mut children, shared, || {
+        let connected = stream.insert(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).or_fail()?);
+        ask_by_tcp(connected)
+    });
+    expect_eq!(first?, 0);
+    shared.begin_again();
+    let stream = stream.ok_or("not connected")?;
+    expect_eq!(count_between(&mut children, shared, || ask_by_tcp(&stream))?, 0);
+    Ok(())
+}
+
+/// It waits for what the server says by itself.
+fn a_tcp_client_that_has_its_answer_lends_nothing() -> Outcome {
+    if !is_heddle() {
+        return Ok(());
+    }
+    let (shared, mut children, _directory) = be_client()?;
+    let port = start_tcp_server(&mut children, |mut stream| {
+        stream.read_exact(&mut [0]).or_fail()?;
+        stream.write_all(b"!").or_fail()?;
+        while shared.server.fetch_add(1, Ordering::Relaxed) < 100_000 {}
+        stream.write_all(b"news").or_fail()
+    })?;
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).or_fail()?;
+    ask_by_tcp(&stream)?;
+    let between = count_between(&mut children, shared, || stream.read_exact(&mut [0]).or_fail());
+    expect!(between? > 0);
     Ok(())
 }
 

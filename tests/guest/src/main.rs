@@ -79,6 +79,7 @@ mod terminal;
 mod thread;
 mod time;
 mod trace;
+mod urgency;
 mod uring;
 mod usage;
 mod user_dispatch;
@@ -101,6 +102,7 @@ const FAMILIES: &[&[Test]] = &[
     pipe_memory::TESTS,
     pipe_parallel::TESTS,
     waiting::TESTS,
+    urgency::TESTS,
     opening::TESTS,
     words::TESTS,
     watchers::TESTS,
@@ -200,6 +202,7 @@ const FAMILIES: &[&[Test]] = &[
     arguments::TESTS,
     aio::TESTS,
     uring::TESTS,
+    uring::EDGE_TESTS,
     uring::FEATURE_TESTS,
     uring::OPERATION_TESTS,
     seccomp::TESTS,

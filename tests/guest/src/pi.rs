@@ -77,7 +77,7 @@ fn own() -> u32 {
 }
 
 /// Makes the calling thread a realtime thread, or an ordinary one with 0.
-fn become_fifo(priority: i32) -> Result<(), Errno> {
+pub(crate) fn become_fifo(priority: i32) -> Result<(), Errno> {
     let parameters = libc::sched_param { sched_priority: priority };
     let policy = if priority == 0 { libc::SCHED_OTHER } else { libc::SCHED_FIFO };
     // SAFETY: the parameters live during the call. The C library's function is not for threads.

@@ -4,10 +4,11 @@
 //! whose test passes is a failure too.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::guest::parse_line;
 use super::process::{heddle_run, run};
@@ -27,19 +28,38 @@ const MEMORY_MIB: &str = "512";
 /// Tests of one package, run by a driver of ours that speaks the line protocol of the guest tests.
 struct Suite {
     name: &'static str,
-    packages: &'static str,
+    /// Options of the machine: packages, its clock.
+    machine: &'static [&'static str],
     driver: &'static [&'static str],
+    /// A script that builds the tests into the folder `tests` of one that it is told, and prints the names of the tests
+    /// that only the long tier runs.
+    build: Option<&'static str>,
     /// The tests that CI runs, too.
     quick: &'static [&'static str],
     /// The tests that only the long tier runs.
     long: &'static [&'static str],
 }
 
+/// Where built tests are in the guest.
+const BUILT_FOLDER: &str = "/built";
+
+/// Tests of io_uring by the library that programs use for it. They sleep and count, so the machine's clock is its
+/// instructions: a busy host changes nothing.
+const LIBURING: Suite = Suite {
+    name: "liburing",
+    machine: &["--count-instructions"],
+    driver: &["bash", "/programs/liburing/run.sh"],
+    build: Some("liburing/build.sh"),
+    quick: &[],
+    long: &[],
+};
+
 /// Only what needs no network.
-const SUITES: [Suite; 1] = [Suite {
+const PYTHON: Suite = Suite {
     name: "python",
-    packages: "python3,libpython3.11-testsuite",
+    machine: &["--deb", "python3,libpython3.11-testsuite"],
     driver: &["python3", "/programs/python.py"],
+    build: None,
     quick: &["test_posix", "test_fcntl", "test_select", "test_mmap", "test_tempfile"],
     long: &[
         "test_os",
@@ -93,7 +113,10 @@ const SUITES: [Suite; 1] = [Suite {
         "test_asyncio.test_transports",
         "test_asyncio.test_waitfor",
     ],
-}];
+};
+
+/// Every suite.
+const SUITES: [&Suite; 2] = [&PYTHON, &LIBURING];
 
 type Verdicts = BTreeMap<String, Verdict>;
 
@@ -127,17 +150,39 @@ fn read(text: &str) -> SuiteProgress {
     progress
 }
 
+/// Where the tests of a suite are built.
+fn built(repository: &Path, suite: &Suite) -> PathBuf {
+    repository.join("target/suites").join(suite.name)
+}
+
+/// The tests of a suite that are to run: those that CI runs too, and with `is_long` all.
+fn modules(repository: &Path, suite: &Suite, is_long: bool) -> Result<Vec<String>> {
+    let long: &[&str] = if is_long { suite.long } else { &[] };
+    let mut modules: Vec<String> = suite.quick.iter().chain(long).map(|name| (*name).to_owned()).collect();
+    if let Some(script) = suite.build.filter(|_| is_long) {
+        let mut build = Command::new(repository.join(FOLDER).join(script));
+        build.arg(built(repository, suite)).stderr(Stdio::inherit());
+        let output = build.output().with_context(|| format!("building the tests of {}", suite.name))?;
+        ensure!(output.status.success(), "the tests of {} could not be built: see above", suite.name);
+        modules.extend(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned));
+    }
+    Ok(modules)
+}
+
 /// Runs a suite's modules on a kernel; a machine that ends early costs the test that ran.
-fn verdicts(repository: &Path, kernel: Kernel, suite: &Suite, modules: &[&str]) -> Result<Verdicts> {
+fn verdicts(repository: &Path, kernel: Kernel, suite: &Suite, modules: &[String]) -> Result<Verdicts> {
     let mut all = Verdicts::new();
-    let mut rest: Vec<String> = modules.iter().map(|module| (*module).to_owned()).collect();
+    let mut rest = modules.to_vec();
     let mut excluded: BTreeSet<String> = BTreeSet::new();
     let folder = format!("{}:{GUEST_FOLDER}", repository.join(FOLDER).display());
     for _ in 0..MACHINES_MAX {
-        let mut arguments: Vec<String> =
-            ["--memory", MEMORY_MIB, "--add", &folder, "--deb", suite.packages, "--"]
-                .map(str::to_owned)
-                .to_vec();
+        let mut arguments = ["--memory", MEMORY_MIB, "--add", &folder].map(str::to_owned).to_vec();
+        arguments.extend(suite.machine.iter().map(|word| (*word).to_owned()));
+        if suite.build.is_some() {
+            let tests = built(repository, suite).join("tests");
+            arguments.extend([String::from("--add"), format!("{}:{BUILT_FOLDER}", tests.display())]);
+        }
+        arguments.push(String::from("--"));
         arguments.extend(suite.driver.iter().map(|word| (*word).to_owned()));
         arguments.extend(excluded.iter().flat_map(|name| [String::from("-x"), name.clone()]));
         arguments.extend(rest.iter().cloned());
@@ -230,11 +275,11 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
     let list = std::fs::read_to_string(&list).with_context(|| list.display().to_string())?;
     let differences = Differences::parse(&list)?;
     let mut lines = Vec::new();
-    for suite in &SUITES {
-        let long: &[&str] = if is_long { suite.long } else { &[] };
-        let modules = suite.quick.iter().chain(long).copied();
-        let modules: Vec<_> =
-            modules.filter(|name| filter.is_none_or(|filter| name.contains(filter))).collect();
+    for suite in SUITES {
+        let mut modules = modules(repository, suite, is_long)?;
+        let is_wanted =
+            |name: &str| filter.is_none_or(|filter| name.contains(filter) || suite.name == filter);
+        modules.retain(|name| is_wanted(name));
         if modules.is_empty() {
             continue;
         }

@@ -44,7 +44,7 @@ struct TestRoot {
 }
 
 /// Both busyboxes are the same file to Debian, so each has a root of its own.
-const ROOTS: [TestRoot; 9] = [
+const ROOTS: [TestRoot; 10] = [
     TestRoot {
         name: "debian",
         packages: "bash,dash,coreutils,findutils,grep,sed,gawk,tar,gzip,diffutils,busybox",
@@ -101,6 +101,13 @@ const ROOTS: [TestRoot; 9] = [
                    sshfs,openssh-client,openssh-sftp-server",
         driver: &["bash", "-c"],
         shells: &[("served", "bash")],
+        on_all: false,
+    },
+    TestRoot {
+        name: "io",
+        packages: "bash,coreutils,fio",
+        driver: &["bash", "-c"],
+        shells: &[("io", "bash")],
         on_all: false,
     },
     TestRoot {

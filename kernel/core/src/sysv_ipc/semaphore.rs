@@ -61,6 +61,8 @@ struct Waiting<W> {
     actor: Actor,
     /// The position of the operation that is waited for.
     blocked: usize,
+    /// Its place among the others.
+    rank: u8,
     token: W,
 }
 
@@ -142,7 +144,8 @@ impl<W> Set<W> {
         Ok(())
     }
 
-    /// Lets a row wait that was refused as [`Refusal::Blocked`]. The ticket withdraws it.
+    /// Lets a row wait that was refused as [`Refusal::Blocked`]. The ticket withdraws it. Of two that can proceed the one
+    /// of the smaller rank goes first, among equals the one that came first.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -150,13 +153,18 @@ impl<W> Set<W> {
         &mut self,
         operations: Vec<Operation>,
         actor: Actor,
-        blocked: usize,
+        (blocked, rank): (usize, u8),
         token: W,
     ) -> Result<u64, OutOfMemory> {
         self.waiting.try_reserve(1).map_err(|_| OutOfMemory)?;
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        push_back_reserved(&mut self.waiting, Waiting { ticket, operations, actor, blocked, token });
+        push_back_reserved(&mut self.waiting, Waiting { ticket, operations, actor, blocked, rank, token });
+        let mut index = self.waiting.len() - 1;
+        while index > 0 && self.waiting[index - 1].rank > rank {
+            self.waiting.swap(index - 1, index);
+            index -= 1;
+        }
         Ok(ticket)
     }
 
@@ -294,11 +302,22 @@ mod tests {
     }
 
     #[test]
+    fn the_most_urgent_waiter_goes_first() {
+        let mut set = Set::new(1).unwrap();
+        for (token, rank) in [(b'a', 120), (b'b', 89), (b'c', 69), (b'd', 120), (b'e', 69)] {
+            set.wait(vec![op(0, -1)], ME, (0, rank), token).unwrap();
+        }
+        set.set(0, 5, 1);
+        let order: Vec<u8> = finished(&mut set).iter().map(|(token, _)| *token).collect();
+        assert_eq!(order, *b"cebad");
+    }
+
+    #[test]
     fn waiters_continue_in_order() {
         let mut set: Set<u8> = Set::new(1).unwrap();
         let wait = |set: &mut Set<u8>, change, token| {
             assert_eq!(set.attempt(&[op(0, change)], ME), Err(Refusal::Blocked(0)));
-            set.wait(vec![op(0, change)], ME, 0, token).unwrap()
+            set.wait(vec![op(0, change)], ME, (0, 120), token).unwrap()
         };
         wait(&mut set, -2, b'a');
         let second = wait(&mut set, -1, b'b');
@@ -309,7 +328,7 @@ mod tests {
         assert_eq!(set.withdraw(second), None);
         set.attempt(&[op(0, 3)], ME).unwrap();
         assert_eq!(set.attempt(&[op(0, 0)], ME), Err(Refusal::Blocked(0)));
-        set.wait(vec![op(0, 0)], ME, 0, b'z').unwrap();
+        set.wait(vec![op(0, 0)], ME, (0, 120), b'z').unwrap();
         assert_eq!(finished(&mut set), [(b'a', Ok(())), (b'c', Ok(())), (b'z', Ok(()))]);
     }
 
@@ -338,7 +357,7 @@ mod tests {
     #[test]
     fn the_end_of_a_set_gives_back_who_waits() {
         let mut set: Set<u8> = Set::new(1).unwrap();
-        set.wait(vec![op(0, -1)], ME, 0, b'a').unwrap();
+        set.wait(vec![op(0, -1)], ME, (0, 120), b'a').unwrap();
         assert_eq!(set.dissolve().collect::<Vec<_>>(), [b'a']);
     }
 }

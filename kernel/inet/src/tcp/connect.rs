@@ -215,6 +215,7 @@ impl<P: Platform> TcpSocket<P> {
             }
         };
         accepted.options.copy_from(&target.options);
+        accepted.waiters.follow(&target.waiters);
         let Some(own_link) = made.as_ref().or(recycled) else { return Err(InetError::NoBuffers) };
         let theirs = FusedLink::of_server(own_link.pair.clone());
         let is_v6 = !local.address.is_ipv4();

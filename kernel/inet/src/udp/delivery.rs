@@ -164,6 +164,7 @@ impl<P: Platform> Engine<P> {
             start: 0,
             source,
             destination: header.destination,
+            port,
             interface,
             ttl: header.ttl,
             tos: header.tos,

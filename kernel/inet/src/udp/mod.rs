@@ -288,6 +288,7 @@ impl<P: Platform> UdpSocket<P> {
             start,
             source: from,
             destination: target.address,
+            port: target.port,
             interface: LOOPBACK_INDEX,
             ttl: header.ttl,
             tos: header.tos,

@@ -157,13 +157,20 @@ impl AsyncRequest {
     /// Gives it another level, from now on and for what its end makes ready.
     pub fn set_level(&self, level: u8) {
         self.level.store(level, Ordering::Relaxed);
+        self.take_place();
         if let Some(task) = self.task() {
             task.set_priority(executor::priority_of(&self.thread, level), false);
         }
     }
 
+    /// It stands by its level among those who wait for the same.
+    pub fn take_place(&self) {
+        self.node.set_place(executor::place_of(&self.thread, self.level()));
+    }
+
     /// Its coroutine has been made.
     pub fn is_carried_by(&self, task: TaskRef) {
+        self.take_place();
         self.node.set_waker(&task.waker());
     }
 

@@ -104,6 +104,10 @@ impl InetSocket {
                 if wants(&options.receive_tos) {
                     put(message, net::SOL_IP, net::IP_TOS, &[datagram.tos]);
                 }
+                if wants(&options.receive_destination) && datagram.port != 0 {
+                    let address = address::encode(sent_to(datagram), false);
+                    put(message, net::SOL_IP, net::IP_ORIGDSTADDR, address.as_slice());
+                }
             }
             IpAddr::V6(_) => {}
         }
@@ -123,6 +127,10 @@ impl InetSocket {
             }
             if wants(&options.receive_class) {
                 put(message, net::SOL_IPV6, net::IPV6_TCLASS, &u32::from(datagram.tos).to_ne_bytes());
+            }
+            if wants(&options.receive_destination_v6) && datagram.port != 0 {
+                let address = address::encode(sent_to(datagram), true);
+                put(message, net::SOL_IPV6, net::IPV6_ORIGDSTADDR, address.as_slice());
             }
         }
         Ok(count)
@@ -150,6 +158,11 @@ impl InetSocket {
         put(message, level, kind, &encode_report(&report, self.is_v6));
         Ok(count)
     }
+}
+
+/// Address and port that a datagram was sent to.
+const fn sent_to(datagram: &Datagram) -> Endpoint {
+    Endpoint { address: datagram.destination, port: datagram.port }
 }
 
 /// `struct sock_extended_err`, and who reported the error.

@@ -10,7 +10,7 @@ pub mod settings;
 
 use alloc::sync::Arc;
 use core::net::IpAddr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use heddle_inet::error::{InetError, MoveError};
 use heddle_inet::ip::protocol;
 use heddle_inet::options::Options;
@@ -58,6 +58,10 @@ pub struct InetSocket {
     is_v6: bool,
     send_timeout_ns: AtomicU64,
     receive_timeout_ns: AtomicU64,
+    /// It has connected, and its thread chose whom it asks.
+    is_client: AtomicBool,
+    /// As a client, it has sent something since it received all that came.
+    is_asking: AtomicBool,
 }
 
 impl From<InetError> for Errno {
@@ -181,6 +185,8 @@ impl InetSocket {
             is_v6,
             send_timeout_ns: AtomicU64::new(0),
             receive_timeout_ns: AtomicU64::new(0),
+            is_client: AtomicBool::new(false),
+            is_asking: AtomicBool::new(false),
         })
     }
 
@@ -239,7 +245,11 @@ impl InetSocket {
         let length = buffer.remaining();
         match &self.transport {
             Transport::Tcp(socket) => {
-                Ok(socket.send(length, |free| moved(buffer, |buffer| buffer.copy_in(free)))?)
+                let count = socket.send(length, |free| moved(buffer, |buffer| buffer.copy_in(free)))?;
+                if self.is_client.load(Ordering::Relaxed) {
+                    self.is_asking.store(true, Ordering::Relaxed);
+                }
+                Ok(count)
             }
             Transport::Udp(socket) => Ok(socket.send(length, how, |free| whole(buffer, free))?),
             Transport::Raw(socket) => Ok(socket.send(length, how, |free| whole(buffer, free))?),
@@ -315,6 +325,7 @@ impl ProtocolSocket for InetSocket {
             (_, Transport::Tcp(socket)) if socket.has_started() => Some(socket.peer()),
             _ => Some(address::parse(address, self.is_v6)?),
         };
+        self.is_client.store(endpoint.is_some(), Ordering::Relaxed);
         match (&self.transport, endpoint) {
             (Transport::Tcp(socket), None) => socket.disconnect(),
             (Transport::Tcp(socket), Some(endpoint)) => socket.connect(endpoint, may_wait)?,
@@ -326,8 +337,11 @@ impl ProtocolSocket for InetSocket {
 
     fn listen(&self, backlog: i32) -> Result<(), Errno> {
         match &self.transport {
-            // A negative number is as large as an unsigned one.
-            Transport::Tcp(socket) => Ok(socket.listen(backlog as u32 as usize)?),
+            Transport::Tcp(socket) => {
+                socket.waiters().set_server();
+                // A negative number is as large as an unsigned one.
+                Ok(socket.listen(backlog as u32 as usize)?)
+            }
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -336,6 +350,8 @@ impl ProtocolSocket for InetSocket {
         match &self.transport {
             Transport::Tcp(socket) => {
                 let accepted = socket.accept()?;
+                socket.waiters().set_server();
+                accepted.waiters().set_server();
                 let peer = accepted.peer();
                 let peer = address::encode(peer, self.is_v6);
                 let (namespace, owner) = (self.namespace.clone(), self.node.owner());
@@ -417,6 +433,12 @@ impl ProtocolSocket for InetSocket {
                     }
                     moved(buffer, |buffer| buffer.copy_out(bytes))
                 })?;
+                if self.is_client.load(Ordering::Relaxed) {
+                    // One that waits has received all that came.
+                    self.is_asking.store(false, Ordering::Relaxed);
+                } else {
+                    socket.waiters().set_server();
+                }
                 message.length = count;
                 Ok(count)
             }
@@ -519,6 +541,12 @@ impl File for InetSocket {
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, wanted: Events) -> Result<Events, Errno> {
         if let Some(watch) = watch {
             self.waiters().queue.watch_to_take(watch, wanted)?;
+            if self.is_asking.load(Ordering::Relaxed)
+                && let Transport::Tcp(socket) = &self.transport
+                && let Some(server) = socket.server_waiters()
+            {
+                watch.awaits(|| server.server());
+            }
         }
         Ok(events(self.readiness()))
     }

@@ -91,6 +91,7 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_IP, net::IP_PKTINFO) => Flag(&options.packet_info),
         (net::SOL_IP, net::IP_RECVTTL) => Flag(&options.receive_ttl),
         (net::SOL_IP, net::IP_RECVTOS) => Flag(&options.receive_tos),
+        (net::SOL_IP, net::IP_RECVORIGDSTADDR) => Flag(&options.receive_destination),
         (net::SOL_IP, net::IP_RECVERR) => Flag(&options.receive_errors),
         (net::SOL_IP, net::IP_FREEBIND) => Flag(&options.free_bind),
         (net::SOL_IP, net::IP_BIND_ADDRESS_NO_PORT) => Flag(&options.no_port),
@@ -101,6 +102,7 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_IPV6, net::IPV6_RECVPKTINFO) => Flag(&options.packet_info_v6),
         (net::SOL_IPV6, net::IPV6_RECVHOPLIMIT) => Flag(&options.receive_hops),
         (net::SOL_IPV6, net::IPV6_RECVTCLASS) => Flag(&options.receive_class),
+        (net::SOL_IPV6, net::IPV6_RECVORIGDSTADDR) => Flag(&options.receive_destination_v6),
         (net::SOL_IPV6, net::IPV6_RECVERR) => Flag(&options.receive_errors_v6),
         _ => return None,
     })

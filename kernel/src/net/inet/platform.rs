@@ -16,9 +16,10 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::net::packet::registry::{Checksums, Frame, PacketKind, PacketRegistry};
-use crate::process::Thread;
+use crate::process::{Thread, running};
 use crate::sched::{Priority, TaskRef};
 use crate::sync::SpinLock;
+use crate::wait::node::{AwaitedThread, ThreadMark};
 use crate::wait::queue::{Events, WaitQueue};
 use crate::{random, sched, time};
 
@@ -34,6 +35,8 @@ pub struct SocketWaiters {
     has_worker: AtomicBool,
     level: AtomicU16,
     has_work: AtomicBool,
+    /// The mark of the thread that accepted the connection, or received from it last.
+    server: AtomicU64,
 }
 
 impl SocketWaiters {
@@ -43,6 +46,17 @@ impl SocketWaiters {
         if self.has_worker.load(Ordering::Relaxed) {
             self.set_level(thread.priority());
         }
+    }
+
+    /// The thread that runs serves what is sent here.
+    #[inline]
+    pub fn set_server(&self) {
+        self.server.store(running::mark().0, Ordering::Relaxed);
+    }
+
+    /// The thread that serves what is sent here, whom a client awaits.
+    pub fn server(&self) -> AwaitedThread {
+        AwaitedThread { mark: ThreadMark(self.server.load(Ordering::Relaxed)), is_chosen: true }
     }
 
     fn set_level(&self, priority: Priority) {
@@ -82,6 +96,10 @@ impl Waiters for SocketWaiters {
             worker.wake();
         }
     }
+
+    fn follow(&self, listener: &Self) {
+        self.server.store(listener.server.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 impl Platform for Kernel {
@@ -115,6 +133,7 @@ impl Platform for Kernel {
             has_worker: AtomicBool::new(false),
             level: AtomicU16::new(Priority::NORMAL.to_bits()),
             has_work: AtomicBool::new(false),
+            server: AtomicU64::new(ThreadMark::NOBODY.0),
         };
         fallible::try_arc(waiters).map_err(|_| OutOfMemory)
     }

@@ -25,6 +25,7 @@ use crate::process::{Process, Resource, Thread, futex};
 use crate::sched;
 use crate::sched::{LevelReader, Priority};
 use crate::sync::SpinLock;
+use crate::wait::node::WaitNode;
 
 use self::delivery::{BySoftware, Delivery};
 
@@ -515,6 +516,18 @@ fn keep_boost(thread: &Thread, level: u8) -> bool {
 pub fn priority_of(thread: &Thread, level: u8) -> Priority {
     let may_be_urgent = thread.executor().get().is_some_and(|executor| executor.may_be_urgent);
     levels::in_machine(level.into(), may_be_urgent).map_or(thread.standing_priority(), Priority::new)
+}
+
+/// Where a call of a program's `level` stands among those who wait for the same ([`WaitNode::set_place`]): level 32 is
+/// where an ordinary thread is.
+pub fn place_of(thread: &Thread, level: u8) -> u8 {
+    const AHEAD_OF_LEVELS: u8 = WaitNode::PLACE_ORDINARY - 32;
+    let priority = priority_of(thread, level);
+    match priority.realtime_place() {
+        Some(place) => place,
+        // Others may wait there, too, so a program's own order begins behind those who are not nice.
+        None => (AHEAD_OF_LEVELS + level.min(LEVEL_NONE)).max(WaitNode::PLACE_ORDINARY),
+    }
 }
 
 /// Something of `level` has become ready for a process: a completion in its ring. Wakes an executor that sleeps; else

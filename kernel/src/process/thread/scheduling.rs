@@ -6,9 +6,10 @@ use heddle_kernel_core::fairness::Account;
 use crate::arch::time::now_ns;
 use crate::process::executor::{self, ExecutorSlot};
 use crate::process::{RunState, Thread};
-use crate::sched::{Parameters, Priority, SchedEntity, TaskRef};
+use crate::sched::{Parameters, Policy, Priority, SchedEntity, TaskRef};
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
+use crate::wait::node::WaitNode;
 
 /// The most urgent realtime priority.
 const REALTIME_MAX: u8 = 99;
@@ -16,6 +17,14 @@ const REALTIME_MAX: u8 = 99;
 /// The rank of a realtime priority, or of 0 for an ordinary thread.
 const fn rank_of(realtime: u8) -> u8 {
     if realtime == 0 { Thread::RANK_ORDINARY } else { REALTIME_MAX - realtime }
+}
+
+/// Where a thread that is not urgent stands among those who wait for the same ([`WaitNode::set_place`]).
+const fn shared_place(parameters: Parameters) -> u8 {
+    match parameters.policy {
+        Policy::Idle => WaitNode::PLACE_ORDINARY + 19,
+        _ => WaitNode::PLACE_ORDINARY.saturating_add_signed(parameters.nice),
+    }
 }
 
 /// Beside a level: the thread is an executor, so that a look at the level of one that is none needs no other.
@@ -229,7 +238,7 @@ impl Thread {
         let is_running = self.cpu().is_some();
         self.with_entity(|entity| {
             entity.set_parameters(parameters, now_ns(), is_running);
-            self.set_rank(rank_of(entity.realtime()));
+            self.set_rank(rank_of(entity.realtime()), parameters);
         });
         if has_moved {
             executor::affinity_changes(self, parameters.affinity);
@@ -262,14 +271,15 @@ impl Thread {
         self.scheduling.rank_by_locks.store(rank.unwrap_or(u8::MAX), Ordering::Relaxed);
     }
 
-    fn set_rank(&self, rank: u8) {
+    fn set_rank(&self, rank: u8, parameters: Parameters) {
         self.scheduling.rank.store(rank, Ordering::Relaxed);
         self.node().set_urgent(rank < Self::RANK_ORDINARY);
+        self.node().set_place(if rank < Self::RANK_ORDINARY { rank } else { shared_place(parameters) });
     }
 
     /// The thread has just been made: its waits are as urgent as it is.
     pub(super) fn announce_rank(&self) {
-        self.set_rank(self.rank());
+        self.set_rank(self.rank(), self.scheduling());
     }
 
     /// Lends the thread the level of those who wait for it, the most urgent of which has this rank. Returns whether
@@ -281,7 +291,7 @@ impl Thread {
         let is_running = self.cpu().is_some();
         self.with_entity(|entity| {
             entity.lend(realtime, now_ns(), is_running);
-            self.set_rank(rank_of(entity.realtime()));
+            self.set_rank(rank_of(entity.realtime()), entity.parameters());
         });
         let has_changed = self.rank() != before;
         if has_changed {

@@ -13,8 +13,8 @@ use crate::fs::{FileType, OpenFile, StatusFlags, access};
 use crate::memory::space::{unmap_mapping_range, write_back};
 use crate::memory::writeback::StoreWait;
 use crate::memory::{MapSource, fallible, writeback};
+use crate::process::Resource;
 use crate::process::executable::again_if_stale;
-use crate::process::{Resource, Thread};
 use crate::sched::Budget;
 use crate::signal::{Information, Signal, send_to_thread};
 use crate::syscall::caller::Caller;
@@ -68,13 +68,16 @@ fn open_to_truncate(call: &Call<'_>, path: &[u8]) -> Result<Arc<OpenFile>, Errno
 /// The cost of a step of truncation or allocation, in units of a [`Budget`].
 const STEP_COST: u32 = 32;
 
-/// Checks that a file may grow to a size: the signal comes with the error.
-fn check_size(caller: &Arc<Thread>, open: &OpenFile, size: u64) -> Result<(), Errno> {
+/// Checks that a file may grow to a size: the signal comes with the error, but not for a call that goes on by itself, as
+/// Linux's workers take none.
+fn check_size(caller: &Caller, open: &OpenFile, size: u64) -> Result<(), Errno> {
     let limit = caller.process.limit(Resource::FileSize).soft;
     let grows = open.file.size().is_some_and(|before| before < size);
     if grows && size > limit {
-        // A realtime signal may find no room; this one always does.
-        let _ = send_to_thread(caller, Information::kernel(Signal::XFSZ));
+        if let Caller::Thread(thread) = caller {
+            // A realtime signal may find no room; this one always does.
+            let _ = send_to_thread(thread, Information::kernel(Signal::XFSZ));
+        }
         return Err(Errno::EFBIG);
     }
     Ok(())

@@ -8,7 +8,7 @@ use linux_raw_sys::{general as linux, net};
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::buffer::IoSegment;
-use crate::fs::{IoBuffer, OpenFile};
+use crate::fs::{IoBuffer, OpenFile, downcast};
 use crate::memory::fallible;
 use crate::net::{Address, Ancillary, Inbox, PeerIdentity, ReceiveHow, Received, Socket, Style, find_target};
 use crate::process::pid_namespace;
@@ -17,6 +17,7 @@ use crate::syscall::fs::transfer::{Segments, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};
 use crate::syscall::net::packets;
 use crate::syscall::net::socket::{ADDRESS_LIMIT, get_address, get_protocol, get_socket, manner};
+use crate::syscall::uring::Uring;
 use crate::syscall::{Call, SyscallResult};
 use crate::wait::operation::{CUT_BYTES, Operation};
 use crate::wait::queue::{Events, Watch};
@@ -250,7 +251,12 @@ fn add_files(call: &Call<'_>, data: &[u8], ancillary: &mut Ancillary) -> Result<
     }
     for descriptor in data.chunks_exact(4) {
         let number = i32::from_ne_bytes([descriptor[0], descriptor[1], descriptor[2], descriptor[3]]);
-        ancillary.add_file(table.get(number)?)?;
+        let open = table.get(number)?;
+        // As in Linux: a ring could be kept by the sockets that are registered with it.
+        if downcast::<Uring>(&open).is_some() {
+            return Err(Errno::EINVAL);
+        }
+        ancillary.add_file(open)?;
     }
     Ok(())
 }

@@ -38,10 +38,11 @@ use crate::fs::{OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::syscall::fs::get;
 use crate::syscall::uring::poller::Poller;
-use crate::syscall::uring::ring::{RingMemory, Uring};
+use crate::syscall::uring::ring::RingMemory;
 use crate::syscall::{Call, SyscallResult, pending};
 
 pub use crate::syscall::uring::request::level_of_priority;
+pub use crate::syscall::uring::ring::Uring;
 pub use crate::syscall::uring::submit::io_uring_enter;
 
 const SETUP_KNOWN: u32 = abi::IORING_SETUP_IOPOLL

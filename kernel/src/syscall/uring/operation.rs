@@ -130,7 +130,7 @@ pub fn start(ring: &Arc<Uring>, submitter: &mut Submitter<'_>, sqe: &Sqe) -> Try
         // No file's transfers are polled for.
         return Err(Errno::EOPNOTSUPP.into());
     }
-    let mut uses = Uses { file: resource, buffer: None };
+    let mut uses = Uses { file: resource, ..Uses::default() };
     if sqe.is(Op::IORING_OP_READ_FIXED) || sqe.is(Op::IORING_OP_WRITE_FIXED) {
         uses.buffer = Some(fixed_buffer(ring, sqe)?);
     }

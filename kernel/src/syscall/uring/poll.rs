@@ -1,7 +1,7 @@
 //! Waiting for events: `IORING_OP_POLL_ADD`, and its changes by `IORING_OP_POLL_REMOVE`.
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::io_uring::{
     IORING_CQE_F_MORE, IORING_POLL_ADD_LEVEL, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS,
     IORING_POLL_UPDATE_USER_DATA, io_uring_op as Op,
@@ -11,13 +11,14 @@ use heddle_kernel_core::uring::{Sqe, SqeFlags};
 
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
-use crate::fs::OpenFile;
+use crate::fs::{FileType, OpenFile};
+use crate::memory::fallible;
 use crate::syscall::uring::completions::{Completion, Origin};
 use crate::syscall::uring::operation::{OpenEntry, StartedEntry, is_cancelled, new_active, pin};
 use crate::syscall::uring::request::{Submitter, UringRequest, Uses};
 use crate::syscall::uring::ring::Uring;
-use crate::wait::node::{WaitKind, Waiter};
-use crate::wait::queue::Events;
+use crate::wait::node::WaitKind;
+use crate::wait::queue::{Events, Listener, RelayQueue, Watch};
 
 /// The events that a request waits for.
 fn wanted(events: u32) -> Events {
@@ -44,51 +45,123 @@ pub fn add(
             return Ok(StartedEntry::Done(ready.bits() as i32, 0));
         }
     }
-    let uses = Uses { file: resource, buffer: None };
+    let uses = Uses { file: resource, ..Uses::default() };
     let active = new_active(submitter, sqe, linux_raw_sys::general::__NR_poll, (0, uses))?;
     active.request.set_file(open.clone());
     active.events.store(sqe.op_flags, Ordering::Relaxed);
     // The watch stands when the submission is over, so that what happens from then on is told of once: an event that
     // came between a later registration and its look would be seen by both.
-    let watch = is_multishot.then(|| active.request.node.begin_in_steps());
-    let found = watch.map(|watch| open.file.poll(&open, Some(&watch), wanted)).transpose()?;
-    let future = wait_for_events(ring.clone(), active.clone(), open, found);
-    Ok(StartedEntry::Waits(active, pin(future)?))
+    let registration = PollRegistration(PollListener::new()?);
+    let found = registration.look(&open, wanted)?;
+    let poll = RegisteredPoll { open, registration, found: Some(found), is_multishot };
+    Ok(StartedEntry::Waits(active.clone(), pin(wait_for_events(ring.clone(), active, poll))?))
 }
 
-/// Waits until a file is ready. A poll of many shots comes with the events that its registration has `found`; it posts
-/// a completion each time the file wakes its waiters.
+/// The registration of a poll at its file: it notes what it is told, as the file may be drained again before the
+/// request has its turn, and an event counts all the same.
+struct PollListener {
+    generation: AtomicU32,
+    noted: AtomicU32,
+    relay: Arc<RelayQueue>,
+}
+
+impl PollListener {
+    fn new() -> Result<Arc<Self>, Errno> {
+        let (generation, noted) = (AtomicU32::new(0), AtomicU32::new(0));
+        fallible::try_arc(Self { generation, noted, relay: RelayQueue::new()? })
+    }
+}
+
+impl Listener for PollListener {
+    fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn notify(self: Arc<Self>, events: Events) {
+        self.noted.fetch_or(events.bits(), Ordering::AcqRel);
+    }
+
+    fn relay(&self) -> &Arc<RelayQueue> {
+        &self.relay
+    }
+}
+
+/// Ends the registration when it is dropped.
+struct PollRegistration(Arc<PollListener>);
+
+impl PollRegistration {
+    /// Registers, in place of the registration before, and looks.
+    fn look(&self, open: &OpenFile, wanted: Events) -> Result<Events, Errno> {
+        self.end();
+        self.0.noted.store(0, Ordering::Release);
+        open.file.poll(open, Some(&Watch::listener(self.0.clone(), false)), wanted)
+    }
+
+    /// Looks after a wake. What the wake of a pipe or socket said counts where the file says nothing now, unless it may
+    /// have said it to have everybody look. Other files wake for less than what they are asked for.
+    fn look_again(&self, open: &OpenFile, wanted: Events) -> Result<Events, Errno> {
+        let told = Events::from_bits_retain(self.0.noted.swap(0, Ordering::AcqRel));
+        let ready = open.file.poll(open, None, wanted)?.intersection(wanted);
+        let says_what = matches!(open.kind(), FileType::Fifo | FileType::Socket);
+        let is_exact = says_what && !told.contains(Events::IN | Events::OUT);
+        Ok(if ready.is_empty() && is_exact { told.intersection(wanted) } else { ready })
+    }
+
+    /// Waits until it is told of something, or the request has changed.
+    async fn told(&self, active: &UringRequest, caller: &Caller) -> Result<(), Errno> {
+        caller
+            .wait_until(WaitKind::Interruptible, |watch| {
+                self.0.relay.watch(watch, Events::IN)?;
+                let is_told = self.0.noted.load(Ordering::Acquire) != 0;
+                Ok((is_told || active.has_changed.load(Ordering::Acquire)).then_some(()))
+            })
+            .await
+    }
+
+    fn end(&self) {
+        self.0.generation.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for PollRegistration {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A poll that waits, and the events that its registration has found.
+struct RegisteredPoll {
+    open: Arc<OpenFile>,
+    registration: PollRegistration,
+    found: Option<Events>,
+    is_multishot: bool,
+}
+
+/// Waits until a file is ready. A poll of many shots posts a completion each time the file wakes its waiters.
 async fn wait_for_events(
     ring: Arc<Uring>,
     active: Arc<UringRequest>,
-    open: Arc<OpenFile>,
-    mut found: Option<Events>,
+    mut poll: RegisteredPoll,
 ) -> Result<usize, Errno> {
     let caller = Caller::Request(active.request.clone());
-    let is_multishot = found.is_some();
     loop {
+        let has_changed = active.has_changed.swap(false, Ordering::AcqRel);
         let wanted = wanted(active.events.load(Ordering::Relaxed));
-        // The watch stands before the completion is posted, so that no event after that is missed.
-        let ready = match found.take() {
-            Some(found) => found,
-            None => open.file.poll(&open, Some(&caller.node().begin_in_steps()), wanted)?,
+        let ready = match poll.found.take() {
+            Some(found) if !has_changed => found,
+            _ if has_changed => poll.registration.look(&poll.open, wanted)?,
+            _ => poll.registration.look_again(&poll.open, wanted)?,
         };
         let ready = ready.intersection(wanted);
         if !ready.is_empty() {
             let result = ready.bits() as i32;
             let completion = Completion::new(active.user_data(), result, IORING_CQE_F_MORE);
-            if !is_multishot || !ring.post_if_room(completion, Origin::Elsewhere) {
-                caller.node().end();
+            if !poll.is_multishot || !ring.post_if_room(completion, Origin::Elsewhere) {
                 return Ok(ready.bits() as usize);
             }
         }
-        // A turn may be a wake's that an earlier one has seen.
-        let wake = core::future::poll_fn(|_| {
-            if caller.node().was_woken() { core::task::Poll::Ready(()) } else { core::task::Poll::Pending }
-        });
-        let waited = caller.wait(WaitKind::Interruptible, wake).await;
-        if waited.is_err() || is_cancelled(&active) {
-            caller.node().end();
+        let told = poll.registration.told(&active, &caller).await;
+        if told.is_err() || is_cancelled(&active) {
             return Err(Errno::ECANCELED);
         }
     }
@@ -121,6 +194,7 @@ pub fn remove(ring: &Uring, sqe: &Sqe) -> Result<(), Errno> {
         ring.requests.lock().rename(&found, sqe.off)?;
     }
     // It looks again, with the new events.
-    found.request.node.wake_from_queue();
+    found.has_changed.store(true, Ordering::Release);
+    found.request.node.wake();
     Ok(())
 }

@@ -155,6 +155,7 @@ pub fn register_files(call: &Call<'_>, ring: &Arc<Uring>, list: ResourceList) ->
             }
         }
         let table = FileTable::new(slots)?;
+        ring.eras.lock().begin()?;
         let mut files = ring.files.lock();
         if files.len() > 0 || ring.is_closed() {
             drop(files);
@@ -204,11 +205,11 @@ async fn update_file(
     let slot = update.first + index;
     // The slot is empty even if the new file is none.
     let before = ring.files.lock().replace(slot, None)?;
-    drop(before);
+    ring.retire_file(before);
     if given != -1 {
         let file = file_of(ring, caller, given, tag)?;
         let before = ring.files.lock().replace(slot, Some(file))?;
-        drop(before);
+        ring.retire_file(before);
     }
     Ok(())
 }
@@ -227,6 +228,7 @@ pub fn register_buffers(call: &Call<'_>, ring: &Arc<Uring>, list: ResourceList) 
         for index in 0..list.count {
             push_reserved(&mut buffers, buffer_of(&ring, &caller, (list.list, list.tags), index).await?);
         }
+        ring.eras.lock().begin()?;
         let before = {
             let mut place = ring.buffers.lock();
             if !place.is_empty() || ring.is_closed() {
@@ -292,9 +294,7 @@ pub fn update_buffers(call: &Call<'_>, ring: &Arc<Uring>, update: FileUpdate) ->
                 let mut buffers = ring.buffers.lock();
                 buffers.get_mut(slot).and_then(|place| core::mem::replace(place, buffer))
             };
-            if let Some(before) = before {
-                before.retire();
-            }
+            ring.retire_buffer(before);
         }
         Ok(update.count as usize)
     })

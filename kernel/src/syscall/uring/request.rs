@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::Poll;
 use linux_raw_sys::general::__NR_io_uring_enter;
 use linux_raw_sys::io_uring::{
@@ -32,7 +32,7 @@ use crate::sched::Budget;
 use crate::sync::SpinLock;
 use crate::syscall::uring::completions::{Completion, Origin};
 use crate::syscall::uring::operation::{self, StartedEntry};
-use crate::syscall::uring::resources::{BufferResource, FileResource};
+use crate::syscall::uring::resources::{BufferResource, FileResource, ResourceEra};
 use crate::syscall::uring::ring::Uring;
 use crate::syscall::uring::timeout;
 use crate::wait::engine::until;
@@ -57,6 +57,8 @@ pub struct UringRequest {
     pub completion_flags: AtomicU32,
     /// The events that a poll waits for.
     pub events: AtomicU32,
+    /// A poll is to look again, for other events.
+    pub has_changed: AtomicBool,
     /// When a timeout ends, on the monotonic clock.
     pub deadline_ns: SpinLock<u64>,
     /// The timeout that is linked to it: its user data, and when it ends.
@@ -68,9 +70,10 @@ pub struct UringRequest {
 /// Registered resources that a request uses.
 #[derive(Default)]
 pub struct Uses {
-    #[expect(dead_code, reason = "it is held: the drop of the last holder posts the tag")]
     pub file: Option<Arc<FileResource>>,
     pub buffer: Option<Arc<BufferResource>>,
+    /// If it waits, the time in which it began. It is held: what was taken out then is told of after this request.
+    pub era: Option<Arc<ResourceEra>>,
 }
 
 impl UringRequest {
@@ -90,6 +93,7 @@ impl UringRequest {
             user_data: AtomicU64::new(sqe.user_data),
             completion_flags: AtomicU32::new(0),
             events: AtomicU32::new(0),
+            has_changed: AtomicBool::new(false),
             deadline_ns: SpinLock::new(deadline_ns),
             linked: SpinLock::new(None),
             uses: SpinLock::new(uses),
@@ -226,6 +230,13 @@ impl RequestChain {
     }
 
     fn enter(&self, active: Arc<UringRequest>, future: CallFuture) -> Result<WaitingEntry, Errno> {
+        active.request.take_place();
+        {
+            let mut uses = active.uses.lock();
+            if uses.file.is_some() || uses.buffer.is_some() {
+                uses.era = self.ring.eras.lock().current();
+            }
+        }
         let number = self.ring.requests.lock().enter(&active)?;
         if self.ring.is_closed() {
             active.request.kill();

@@ -2,17 +2,20 @@
 //!
 //! Each may have a tag: a completion with it as user data says that an update has taken the resource out of its
 //! slot, and that no request uses it. So requests hold what they use, and the tag is posted by the drop of the last
-//! holder. As in Linux, the end of the whole table posts no tags.
+//! holder. As in Linux, tags come in the order of the updates, and behind all requests with registered resources that
+//! began before: a request holds the [`ResourceEra`] that it began in, which holds what the updates of its time have
+//! taken out. The end of the whole table posts no tags.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use heddle_kernel_core::uring::FreeSlots;
 
 use crate::error::Errno;
 use crate::fs::OpenFile;
 use crate::memory::fallible;
+use crate::sync::SpinLock;
 use crate::syscall::uring::completions::{Completion, Origin};
 use crate::syscall::uring::ring::Uring;
 
@@ -47,6 +50,111 @@ impl<T> Drop for RingResource<T> {
             && let Some(ring) = self.ring.upgrade()
         {
             ring.post(Completion::new(self.tag, 0, 0), Origin::Elsewhere);
+        }
+    }
+}
+
+/// The time between two updates, which ends when its requests and those of earlier ones have ended.
+pub struct ResourceEra {
+    state: SpinLock<EraState>,
+    /// How many there are of the ring.
+    open: Arc<AtomicU32>,
+}
+
+#[derive(Default)]
+struct EraState {
+    /// What the update at its end has taken out.
+    retired: Option<RetiredResource>,
+    /// The one after it, which ends later.
+    next: Option<Arc<ResourceEra>>,
+}
+
+/// A resource that an update has taken out of its slot.
+pub enum RetiredResource {
+    File(#[expect(dead_code, reason = "it is held: its drop posts the tag")] Arc<FileResource>),
+    Buffer(#[expect(dead_code, reason = "it is held: its drop posts the tag")] Arc<BufferResource>),
+}
+
+impl Drop for ResourceEra {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        // One after the other: a drop within a drop would take stack for each.
+        let mut state = core::mem::take(self.state.get_mut());
+        loop {
+            drop(state.retired.take());
+            let Some(mut next) = state.next.take().and_then(Arc::into_inner) else { return };
+            state = core::mem::take(next.state.get_mut());
+        }
+    }
+}
+
+/// The eras of a ring.
+#[derive(Default)]
+pub struct ResourceEras {
+    current: Option<Arc<ResourceEra>>,
+    open: Option<Arc<AtomicU32>>,
+}
+
+impl ResourceEras {
+    /// More are not kept apart: they may all end at once. Tags come when their own resource is free from then on.
+    const OPEN_MAX: u32 = 64;
+
+    /// The era in which a request begins.
+    pub fn current(&self) -> Option<Arc<ResourceEra>> {
+        self.current.clone()
+    }
+
+    /// Begins the first era.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn begin(&mut self) -> Result<(), Errno> {
+        if self.current.is_none() {
+            self.open = Some(fallible::try_arc(AtomicU32::new(0))?);
+            self.current = Some(self.next().ok_or(Errno::ENOMEM)?);
+        }
+        Ok(())
+    }
+
+    fn next(&self) -> Option<Arc<ResourceEra>> {
+        let open = self.open.clone()?;
+        if open.load(Ordering::Relaxed) >= Self::OPEN_MAX {
+            return None;
+        }
+        open.fetch_add(1, Ordering::Relaxed);
+        // If there is no memory, its drop counts it out.
+        fallible::try_arc(ResourceEra { state: SpinLock::new(EraState::default()), open }).ok()
+    }
+
+    /// Ends the era with an update. What is returned is to be dropped without a lock held.
+    #[must_use]
+    pub fn end(&mut self, retired: RetiredResource) -> (Option<Arc<ResourceEra>>, Option<RetiredResource>) {
+        let Some(next) = self.next() else { return (None, Some(retired)) };
+        let Some(before) = self.current.replace(next.clone()) else { return (None, Some(retired)) };
+        *before.state.lock() = EraState { retired: Some(retired), next: Some(next) };
+        (Some(before), None)
+    }
+}
+
+impl Uring {
+    /// An update has taken a resource out: its tag comes when no request uses it, in its turn.
+    fn retire(&self, retired: RetiredResource) {
+        let ended = self.eras.lock().end(retired);
+        drop(ended);
+    }
+
+    /// As [`Uring::retire`], of what was in a slot for files.
+    pub fn retire_file(&self, before: Option<Arc<FileResource>>) {
+        if let Some(before) = before {
+            self.retire(RetiredResource::File(before));
+        }
+    }
+
+    /// As [`Uring::retire`], of what was in a slot for buffers.
+    pub fn retire_buffer(&self, before: Option<Arc<BufferResource>>) {
+        if let Some(before) = before {
+            before.retire();
+            self.retire(RetiredResource::Buffer(before));
         }
     }
 }
@@ -161,7 +269,8 @@ impl Uring {
             Some(slot) => files.replace(slot, Some(file)),
         };
         drop(files);
-        before.map(|_| 0)
+        self.retire_file(before?);
+        Ok(0)
     }
 
     /// Takes a registered file out.
@@ -176,6 +285,8 @@ impl Uring {
             }
             files.replace(slot, None)?
         };
-        before.map(|_| ()).ok_or(Errno::EBADF)
+        let is_taken = before.is_some();
+        self.retire_file(before);
+        if is_taken { Ok(()) } else { Err(Errno::EBADF) }
     }
 }

@@ -20,7 +20,7 @@ use crate::syscall::uring::completions::Completions;
 use crate::syscall::uring::poller::Poller;
 use crate::syscall::uring::provided::ProvidedBuffers;
 use crate::syscall::uring::request::UringRequest;
-use crate::syscall::uring::resources::{BufferResource, FileTable};
+use crate::syscall::uring::resources::{BufferResource, FileTable, ResourceEras};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// The pages that a program maps: both rings in one piece, and the entries.
@@ -189,6 +189,7 @@ pub struct Uring {
     pub requests: Arc<SpinLock<Requests>>,
     pub files: SpinLock<FileTable>,
     pub buffers: SpinLock<Vec<Option<Arc<BufferResource>>>>,
+    pub eras: SpinLock<ResourceEras>,
     pub provided: SpinLock<ProvidedBuffers>,
     pub rules: SpinLock<Rules>,
     pub completions: Completions,
@@ -215,6 +216,7 @@ impl Uring {
             requests: fallible::try_arc(SpinLock::new(Requests::default()))?,
             files: SpinLock::new(FileTable::default()),
             buffers: SpinLock::new(Vec::new()),
+            eras: SpinLock::new(ResourceEras::default()),
             provided: SpinLock::new(ProvidedBuffers::default()),
             rules: SpinLock::new(Rules::default()),
             completions: Completions::default(),
@@ -254,6 +256,11 @@ impl Uring {
         let mut of_data =
             requests.by_data.range((user_data, 0)..=(user_data, u64::MAX)).map(|(_, active)| active);
         of_data.find(|active| matches(active)).cloned()
+    }
+
+    /// Whether there are requests under way.
+    pub fn has_requests(&self) -> bool {
+        self.requests.lock().count > 0
     }
 
     /// How many entries the program has submitted that have not been taken.
@@ -309,7 +316,8 @@ impl File for Uring {
             (core::mem::take(&mut *self.files.lock()), core::mem::take(&mut *self.buffers.lock()));
         let provided = core::mem::take(&mut *self.provided.lock());
         let notification = self.completions.notification.lock().take();
-        drop((files, buffers, provided, notification));
+        let eras = core::mem::take(&mut *self.eras.lock());
+        drop((files, buffers, provided, notification, eras));
         if let Some(poller) = self.poller.get() {
             poller.wake();
         }

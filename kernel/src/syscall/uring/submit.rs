@@ -11,8 +11,9 @@ use heddle_kernel_core::uring::{Sqe, SqeFlags};
 use crate::arch::UserContext;
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
-use crate::fs::downcast_arc;
+use crate::fs::{OpenFile, downcast_arc};
 use crate::memory::fallible;
+use crate::sched;
 use crate::sched::Budget;
 use crate::signal::SignalSet;
 use crate::syscall::fs::get_file;
@@ -139,13 +140,15 @@ pub fn io_uring_enter(call: &mut Call<'_>) -> SyscallResult {
     if flags & !KNOWN != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let ring = get_ring(call)?;
+    // It is held for as long as the call waits: a ring whose descriptor is closed meanwhile goes on until then.
+    let open = get_file(call, 0)?;
+    let ring: Arc<Uring> = downcast_arc(&open.file).ok_or(Errno::EOPNOTSUPP)?;
     if !ring.is_enabled.load(Ordering::Acquire) {
         return Err(Errno::EBADFD.into());
     }
     let wait = if flags & abi::IORING_ENTER_GETEVENTS == 0 { None } else { Some(get_wait(call, &ring)?) };
     if let Some(poller) = ring.poller.get() {
-        return enter_polled(call, &ring, poller, wait);
+        return enter_polled(call, (open, &ring), poller, wait);
     }
     if to_submit > 0 {
         check_issuer(call, &ring)?;
@@ -171,13 +174,21 @@ pub fn io_uring_enter(call: &mut Call<'_>) -> SyscallResult {
     if let Some(mask) = wait.and_then(|wait| wait.mask) {
         call.thread.set_blocked_for_wait(mask);
     }
-    if is_over && wait.is_some_and(|wait| is_satisfied(&ring, wait)) {
+    // As in Linux, who asks for events and has none has those requests go on first that have been woken, even if it waits
+    // for none.
+    let waits_for_none = wait.is_some_and(|wait| wait.completions == 0);
+    let lets_go_on = waits_for_none && ring.ready() == 0 && !ring.has_more() && ring.has_requests();
+    if is_over && !lets_go_on && wait.is_some_and(|wait| is_satisfied(&ring, wait)) {
         return ended(&ring, taken).map(Into::into).map_err(Into::into);
     }
     let caller = call.thread.clone();
     pending(async move {
+        let _held = open;
         if !is_over {
             submit_rest(&ring, &caller, &mut taken, most).await?;
+        }
+        if lets_go_on {
+            sched::yield_now().await;
         }
         let waited = match wait.filter(|_| taken == to_submit) {
             Some(wait) => wait_for_completions(&ring, &caller, wait).await,
@@ -195,7 +206,7 @@ fn ended(ring: &Uring, taken: u32) -> Result<usize, Errno> {
 /// As [`io_uring_enter`], of a ring whose submissions a coroutine takes: wakes that, and waits.
 fn enter_polled(
     call: &Call<'_>,
-    ring: &Arc<Uring>,
+    (open, ring): (Arc<OpenFile>, &Arc<Uring>),
     poller: &Arc<Poller>,
     wait: Option<CompletionWait>,
 ) -> SyscallResult {
@@ -216,6 +227,7 @@ fn enter_polled(
     }
     let (caller, ring, poller) = (call.thread.clone(), ring.clone(), poller.clone());
     pending(async move {
+        let _held = open;
         if waits_for_room {
             let has_room = |watch: &Watch| {
                 ring.queue.watch(watch, Events::OUT)?;

@@ -135,7 +135,7 @@ fn time_runs_out() -> Outcome {
 fn the_address_is_told() -> Outcome {
     let other = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).or_fail()?;
     let port = other.local_addr().or_fail()?.port();
-    for option in [libc::IP_PKTINFO, libc::IP_RECVTTL, libc::IP_RECVTOS] {
+    for option in [libc::IP_PKTINFO, libc::IP_RECVTTL, libc::IP_RECVTOS, libc::IP_RECVORIGDSTADDR] {
         expect_eq!(set(&other, libc::IPPROTO_IP, option, 1), Ok(()));
     }
     let one = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_fail()?;
@@ -150,7 +150,7 @@ fn the_address_is_told() -> Outcome {
     (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
     // SAFETY: all that the header names lives through the call.
     expect_eq!(unsafe { libc::recvmsg(other.as_raw_fd(), &raw mut header, 0) }, 1);
-    let mut found = [false; 3];
+    let mut found = [false; 4];
     // SAFETY: the header is as the call left it.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
     while !next.is_null() {
@@ -165,12 +165,18 @@ fn the_address_is_told() -> Outcome {
                 }
                 libc::IP_TTL => found[1] = data.cast::<i32>().read_unaligned() == 33,
                 libc::IP_TOS => found[2] = *data == 0x10,
+                libc::IP_ORIGDSTADDR => {
+                    let to = data.cast::<libc::sockaddr_in>().read_unaligned();
+                    found[3] = i32::from(to.sin_family) == libc::AF_INET
+                        && to.sin_port == port.to_be()
+                        && to.sin_addr.s_addr.to_ne_bytes() == [127, 1, 2, 3];
+                }
                 _ => {}
             }
             next = libc::CMSG_NXTHDR(&raw const header, next);
         }
     }
-    expect_eq!(found, [true; 3]);
+    expect_eq!(found, [true; 4]);
     Ok(())
 }
 

@@ -1,9 +1,10 @@
 //! `io_uring`, by its system calls.
 #![allow(unsafe_code, reason = "raw system calls, and memory that the kernel writes")]
 
+mod edges;
 mod features;
 mod operations;
-mod ring;
+pub mod ring;
 
 use std::fs::File;
 use std::io::Write;
@@ -22,6 +23,7 @@ use crate::harness::{OrFail, Outcome, Scratch};
 use crate::uring::ring::{Ring, Sqe, setup};
 use crate::{expect, expect_eq};
 
+pub use edges::TESTS as EDGE_TESTS;
 pub use features::TESTS as FEATURE_TESTS;
 pub use operations::TESTS as OPERATION_TESTS;
 
