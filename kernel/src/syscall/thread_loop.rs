@@ -28,7 +28,8 @@ use crate::{arch, sched, signal, syscall};
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
+pub fn spawn(thread: &Arc<Thread>, mut context: UserContext) -> Result<(), Errno> {
+    context.set_call_places(thread.space().call_places());
     let (priority, affinity) =
         thread.look_at_entity(|entity| (entity.priority, entity.parameters().affinity));
     let task = sched::spawn_on(priority, affinity, checked(run(thread.clone(), context)))?;
@@ -222,6 +223,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 && let Some(replaced) = thread.take_context()
             {
                 *context = *replaced;
+                context.set_call_places(thread.space().call_places());
                 interrupted = None;
             }
             if thread.work().contains(PendingWork::DIE) {
@@ -260,7 +262,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         thread.begin_sample(visits);
         sched::leave_program();
         match stray::adopted(&thread, context, trap) {
-            Trap::SystemCall => {
+            Trap::SystemCall | Trap::CallInstruction => {
                 if thread.work().intersects(WATCHED)
                     && let Err(restart) = look_at_call(&caller, context).await
                 {

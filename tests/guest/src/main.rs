@@ -21,6 +21,7 @@ mod core_dump;
 mod cpu_time;
 mod delivery;
 mod descriptor;
+mod direct;
 mod differ;
 mod discard;
 mod epoll;
@@ -106,6 +107,7 @@ const FAMILIES: &[&[Test]] = &[
     discard::TESTS,
     file::TESTS,
     descriptor::TESTS,
+    direct::TESTS,
     ranges::TESTS,
     memory::TESTS,
     large_pages::TESTS,

@@ -12,6 +12,10 @@ use crate::arch::x86_64::descriptor::{USER_CODE, USER_DATA};
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "registers have no better names")]
 pub struct UserContext {
+    /// Address of the table of places that are patched in the program's text, in a machine with direct calls; otherwise
+    /// 0. Beside it, so that the size is what it must be.
+    pub(super) places: u64,
+    padding: u64,
     /// Base of FS: the thread pointer.
     pub fs_base: u64,
     /// Base of GS.
@@ -46,7 +50,10 @@ const _: () = assert!(size_of::<UserContext>() == SIZE && SIZE.is_multiple_of(16
 const _: () = assert!(offset_of!(UserContext, ss) + 8 == SIZE);
 
 /// Offsets for the assembly entries.
-pub const SIZE: usize = 192;
+pub const SIZE: usize = 208;
+pub const PLACES: usize = offset_of!(UserContext, places);
+pub const CS: usize = offset_of!(UserContext, cs);
+pub const SS: usize = offset_of!(UserContext, ss);
 pub const R15: usize = offset_of!(UserContext, r15);
 pub const R11: usize = offset_of!(UserContext, r11);
 pub const RCX: usize = offset_of!(UserContext, rcx);
@@ -66,6 +73,8 @@ impl UserContext {
     #[must_use]
     pub const fn new_user() -> Self {
         Self {
+            places: 0,
+            padding: 0,
             fs_base: 0,
             gs_base: 0,
             r15: 0,
@@ -242,6 +251,8 @@ impl UserContext {
 
 /// `vector` of a system call.
 pub const SYSCALL_VECTOR: u64 = 256;
+/// `vector` of a system call by the instruction, where a call could take its place: see [`crate::arch::direct`].
+pub const INSTRUCTION_VECTOR: u64 = 258;
 /// The instruction by which programs call the kernel.
 pub const CALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
 pub(super) const SYSCALL_LENGTH: u64 = CALL_INSTRUCTION.len() as u64;
