@@ -63,7 +63,7 @@ mod context {
 /// Calls in place of system calls.
 mod direct_calls {
     use super::*;
-    use current::direct::{CallPlaces, is_on};
+    use current::direct::{CallPlaces, instructions_have_changed, is_on, use_places};
     use heddle_kernel_core::call_place::{JUMP_LENGTH, PlaceKind};
 
     const _: fn() -> bool = is_on;
@@ -71,7 +71,8 @@ mod direct_calls {
     const _: fn(&CallPlaces, &CallPlaces) = CallPlaces::copy;
     const _: fn(&CallPlaces, usize, PlaceKind, u32) -> Option<[u8; JUMP_LENGTH]> = CallPlaces::add;
     const _: fn(&CallPlaces, usize) = CallPlaces::forget;
-    const _: fn(&mut UserContext, Option<&CallPlaces>) = UserContext::set_call_places;
+    const _: fn(Option<&CallPlaces>) = use_places;
+    const _: fn() = instructions_have_changed;
 }
 
 /// Floating-point and vector registers.

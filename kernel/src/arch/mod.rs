@@ -31,12 +31,12 @@ mod x86_64;
 #[cfg(target_arch = "x86_64")]
 use self::x86_64 as current;
 
-pub use current::{debug, direct};
 pub use current::{
     CALL_INSTRUCTION, ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu,
     enter_user, exception_signal, features, hardware_capabilities, interrupt, machine, mitigations, paging,
     paravirt, signal, stack, stray, syscall_name, time, user,
 };
+pub use current::{debug, direct};
 
 /// Hooks that [`enter_user`] calls around the time in which a program runs.
 ///

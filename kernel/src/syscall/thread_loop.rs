@@ -28,8 +28,7 @@ use crate::{arch, sched, signal, syscall};
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn spawn(thread: &Arc<Thread>, mut context: UserContext) -> Result<(), Errno> {
-    context.set_call_places(thread.space().call_places());
+pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
     let (priority, affinity) =
         thread.look_at_entity(|entity| (entity.priority, entity.parameters().affinity));
     let task = sched::spawn_on(priority, affinity, checked(run(thread.clone(), context)))?;
@@ -223,7 +222,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 && let Some(replaced) = thread.take_context()
             {
                 *context = *replaced;
-                context.set_call_places(thread.space().call_places());
+                thread.use_call_places();
                 interrupted = None;
             }
             if thread.work().contains(PendingWork::DIE) {

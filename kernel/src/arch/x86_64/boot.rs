@@ -5,7 +5,9 @@
 
 use core::arch::global_asm;
 
-use crate::arch::x86_64::{descriptor, direct, float, interrupt, local, mitigations, paging, paravirt, stray, time};
+use crate::arch::x86_64::{
+    descriptor, direct, float, interrupt, local, mitigations, paging, paravirt, stray, time,
+};
 use crate::boot;
 use crate::boot::Region;
 

@@ -12,10 +12,6 @@ use crate::arch::x86_64::descriptor::{USER_CODE, USER_DATA};
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "registers have no better names")]
 pub struct UserContext {
-    /// Address of the table of places that are patched in the program's text, in a machine with direct calls; otherwise
-    /// 0. Beside it, so that the size is what it must be.
-    pub(super) places: u64,
-    padding: u64,
     /// Base of FS: the thread pointer.
     pub fs_base: u64,
     /// Base of GS.
@@ -50,8 +46,7 @@ const _: () = assert!(size_of::<UserContext>() == SIZE && SIZE.is_multiple_of(16
 const _: () = assert!(offset_of!(UserContext, ss) + 8 == SIZE);
 
 /// Offsets for the assembly entries.
-pub const SIZE: usize = 208;
-pub const PLACES: usize = offset_of!(UserContext, places);
+pub const SIZE: usize = 192;
 pub const CS: usize = offset_of!(UserContext, cs);
 pub const SS: usize = offset_of!(UserContext, ss);
 pub const R15: usize = offset_of!(UserContext, r15);
@@ -73,8 +68,6 @@ impl UserContext {
     #[must_use]
     pub const fn new_user() -> Self {
         Self {
-            places: 0,
-            padding: 0,
             fs_base: 0,
             gs_base: 0,
             r15: 0,

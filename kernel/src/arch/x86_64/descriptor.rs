@@ -133,12 +133,14 @@ fn fill_interrupts() {
     // SAFETY: `INTERRUPTS_READY` lets one CPU in, before any CPU loads the table.
     let table = unsafe { &mut *INTERRUPTS.0.get() };
     for (vector, gate) in table.iter_mut().enumerate() {
-        let is_fatal = FATAL_VECTORS.contains(&vector);
         let (address, stack) = match (vector, direct::entries()) {
             (VECTOR_DEBUG, None) => (debug, 2),
             (VECTOR_DEBUG, Some(direct)) => (direct.debug, 2),
-            (_, Some(direct)) if !is_fatal => (direct.traps + 16 * vector as u64, local::TRAP_STACK_NUMBER),
-            _ => (entries + 16 * vector as u64, u64::from(is_fatal)),
+            (_, Some(direct)) => match FATAL_VECTORS.iter().position(|&fatal| fatal == vector) {
+                Some(number) => (direct.fatal + 16 * number as u64, 1),
+                None => (direct.traps + 16 * vector as u64, local::TRAP_STACK_NUMBER),
+            },
+            (_, None) => (entries + 16 * vector as u64, u64::from(FATAL_VECTORS.contains(&vector))),
         };
         // Breakpoints may be raised by `int3`; the rest only by hardware.
         let level = if vector == 3 { 3u64 } else { 0 };

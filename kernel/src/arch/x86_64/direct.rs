@@ -35,7 +35,7 @@ use heddle_abi::boot::KEY_ISOLATION;
 use heddle_kernel_core::call_place::{CALL_LENGTH, JUMP_LENGTH, PlaceKind, jump};
 
 use crate::arch::x86_64::paging::{PAGE_SIZE, USER_END};
-use crate::arch::x86_64::{UserContext, debug, trap, user};
+use crate::arch::x86_64::{UserContext, debug, local, trap, user};
 use crate::boot;
 
 /// The kernel's address at which what patched places jump through begins. The upper half of its lower four bytes is
@@ -65,6 +65,7 @@ unsafe extern "C" {
     static heddle_direct_syscall_entry: u8;
     static heddle_direct_trap_entries: u8;
     static heddle_direct_debug_entry: u8;
+    static heddle_direct_fatal_entries: u8;
     static heddle_direct_window: u8;
 }
 
@@ -95,6 +96,8 @@ pub(super) struct Entries {
     /// The first of 256, 16 bytes apart.
     pub(super) traps: u64,
     pub(super) debug: u64,
+    /// Those of `FATAL_VECTORS` of `descriptor`, in their order, 16 bytes apart.
+    pub(super) fatal: u64,
     /// That of the instruction `syscall`.
     pub(super) calls: u64,
 }
@@ -104,6 +107,7 @@ pub(super) fn entries() -> Option<Entries> {
     is_on().then(|| Entries {
         traps: (&raw const heddle_direct_trap_entries) as u64,
         debug: (&raw const heddle_direct_debug_entry) as u64,
+        fatal: (&raw const heddle_direct_fatal_entries) as u64,
         calls: (&raw const heddle_direct_syscall_entry) as u64,
     })
 }
@@ -126,10 +130,10 @@ pub(super) fn install() {
     let (site, target) = (&raw const heddle_site_enter, &raw const heddle_enter_direct);
     let [a, b, c, d] = (target as usize).wrapping_sub(site as usize + 5).to_le_bytes()[..4] else { return };
     user::patch(site, &[0xe9, a, b, c, d]);
-    ::log::info!("programs run at the kernel's privilege level");
 }
 
-/// A place that is patched: the address after it, and the number of its call. direct.s reads it.
+/// A place that is patched: the address after it, and the number of its call, or the address of the jump where that lies
+/// elsewhere. direct.s reads it.
 #[repr(C)]
 struct Place {
     end: AtomicU64,
@@ -163,9 +167,13 @@ impl CallPlaces {
         let is_free = |place: &Place| [0, end as u64].contains(&place.end.load(Ordering::Relaxed));
         let range = range_of(kind);
         let index = range.start + self.places[range].iter().position(is_free)?;
-        self.places[index].number.store(number.into(), Ordering::Relaxed);
+        let word = match kind {
+            PlaceKind::Padding(distance) => end as u64 + u64::from(distance),
+            PlaceKind::Move | PlaceKind::Ninth => number.into(),
+        };
+        self.places[index].number.store(word, Ordering::Relaxed);
         self.places[index].end.store(end as u64, Ordering::Release);
-        Some(jump(WINDOW + window_offset() + index * size_of::<u64>()))
+        Some(jump_of(index))
     }
 
     /// Forgets the last place, which was not patched after all.
@@ -177,27 +185,53 @@ impl CallPlaces {
     }
 }
 
-impl UserContext {
-    /// Says which places are patched in the program that has these registers. They stay as long as it can run.
-    pub fn set_call_places(&mut self, places: Option<&CallPlaces>) {
-        self.places = places.map_or(0, |table| table.places.as_ptr() as u64);
-    }
+/// The jump of a place, by its number.
+fn jump_of(index: usize) -> [u8; JUMP_LENGTH] {
+    jump(WINDOW + window_offset() + index * size_of::<u64>())
+}
 
-    fn call_places(&self) -> &[Place] {
-        if self.places == 0 {
-            return &[];
-        }
-        // SAFETY: `set_call_places` has stored the address of a table that outlives the program's runs.
-        unsafe { core::slice::from_raw_parts(self.places as *const Place, PLACES_MAX) }
-    }
+/// Says which places are patched in the program that this CPU runs next. The table stays until another is named.
+pub fn use_places(places: Option<&CallPlaces>) {
+    let address = places.map_or(0, |table| table.places.as_ptr() as usize);
+    local::current().call_places.store(address, Ordering::Relaxed);
+}
 
-    fn make_call(&mut self, number: u64, end: u64) {
-        self.set_syscall(number as usize);
-        self.rax = number;
-        self.rip = end;
-        self.rcx = end;
-        self.r11 = self.rflags;
+/// Sees to it that this CPU fetches instructions anew that were written.
+pub fn instructions_have_changed() {
+    let _ = core::arch::x86_64::__cpuid(0);
+}
+
+/// The places of the program that has just run here.
+fn places_here() -> &'static [Place] {
+    let address = local::current().call_places.load(Ordering::Relaxed);
+    if address == 0 {
+        return &[];
     }
+    // SAFETY: `use_places` has stored the address of a table that outlives the program's turn, and so the trap under way.
+    unsafe { core::slice::from_raw_parts(address as *const Place, PLACES_MAX) }
+}
+
+/// The address after the place whose jump, behind its function, is what this program was to execute next.
+fn end_of_padding(context: &UserContext) -> Option<u64> {
+    // A page that is missing needs no change of the address, and the copy here must not fault.
+    if context.vector == trap::VECTOR_PAGE_FAULT {
+        return None;
+    }
+    let range = PLACES_MOVE..PLACES_MOVE + PLACES_PADDING;
+    let places = places_here().get(range.clone())?;
+    let found = places.iter().position(|place| place.number.load(Ordering::Relaxed) == context.rip)?;
+    // The mapping may be gone, and other code be there.
+    let mut code = [0; JUMP_LENGTH];
+    read(context.rip, &mut code)?;
+    (code == jump_of(range.start + found)).then(|| places[found].end.load(Ordering::Relaxed))
+}
+
+fn make_call(context: &mut UserContext, number: u64, end: u64) {
+    context.set_syscall(number as usize);
+    context.rax = number;
+    context.rip = end;
+    context.rcx = end;
+    context.r11 = context.rflags;
 }
 
 /// Looks at a trap of a program before anybody else does.
@@ -209,6 +243,14 @@ extern "C" fn heddle_direct_trapped(context: &mut UserContext) {
         trapped_on_the_way(context, offset);
     } else if context.vector == VECTOR_WINDOW {
         trapped_in_window(context);
+    } else if let Some(end) = end_of_padding(context) {
+        // Between the two jumps: as in a stub.
+        if context.vector == trap::VECTOR_DEBUG {
+            debug::forget_status();
+            make_call(context, context.rax, end);
+        } else {
+            context.rip = end.wrapping_sub(CALL_LENGTH as u64);
+        }
     }
 }
 
@@ -217,7 +259,7 @@ extern "C" fn heddle_direct_trapped(context: &mut UserContext) {
 fn trapped_on_the_way(context: &mut UserContext, offset: u64) {
     let is_first = offset.is_multiple_of(STUB_BYTES) && offset < STUB_BYTES * PLACES_MAX as u64;
     let index = if is_first { offset / STUB_BYTES } else { context.rcx / PLACE_BYTES as u64 } as usize;
-    let place = context.call_places().get(index);
+    let place = places_here().get(index);
     let (end, number) = place
         .map_or((0, 0), |place| (place.end.load(Ordering::Relaxed), place.number.load(Ordering::Relaxed)));
     let is_step = context.vector == trap::VECTOR_DEBUG;
@@ -225,12 +267,12 @@ fn trapped_on_the_way(context: &mut UserContext, offset: u64) {
         debug::forget_status();
     }
     if is_step && index < PLACES_MOVE {
-        context.make_call(number, end);
+        make_call(context, number, end);
     } else if is_step && index < PLACES_MOVE + PLACES_PADDING {
-        context.make_call(context.rax, end);
+        make_call(context, context.rax, end);
     } else if is_step && let Some(ninth) = word_at(context.rsp.wrapping_add(8)) {
         context.r9 = ninth;
-        context.make_call(context.rax, end);
+        make_call(context, context.rax, end);
     } else {
         let length = if (PLACES_MOVE..PLACES_MOVE + PLACES_PADDING).contains(&index) {
             CALL_LENGTH
@@ -241,24 +283,27 @@ fn trapped_on_the_way(context: &mut UserContext, offset: u64) {
     }
 }
 
-/// A word of the program that has just run.
-fn word_at(address: u64) -> Option<u64> {
-    if address > (USER_END - size_of::<u64>()) as u64 {
+/// Reads memory of the program that has just run. `None`: it is not there.
+fn read(address: u64, bytes: &mut [u8]) -> Option<()> {
+    if address > (USER_END - bytes.len()) as u64 {
         return None;
     }
-    let mut word = 0_u64;
-    // SAFETY: all of it lies in the lower half, and the word has room for it.
-    let read = unsafe { user::copy_from((&raw mut word).cast(), address as usize, size_of::<u64>()) };
-    read.ok().map(|()| word)
+    // SAFETY: all of it lies in the lower half, and the slice has room for it.
+    unsafe { user::copy_from(bytes.as_mut_ptr(), address as usize, bytes.len()) }.ok()
+}
+
+fn word_at(address: u64) -> Option<u64> {
+    let mut bytes = [0; size_of::<u64>()];
+    read(address, &mut bytes).map(|()| u64::from_le_bytes(bytes))
 }
 
 /// The second half of a patched place was executed for itself.
 #[cold]
 fn trapped_in_window(context: &mut UserContext) {
     let end = context.rip;
-    if context.call_places().iter().any(|place| place.end.load(Ordering::Relaxed) == end) {
+    if places_here().iter().any(|place| place.end.load(Ordering::Relaxed) == end) {
         let number = context.rax;
-        context.make_call(number, end);
+        make_call(context, number, end);
         return;
     }
     // As where no program may do it.

@@ -68,6 +68,8 @@ heddle_enter_direct:
     movq {CONTEXT_IP}(%rdi), %rax
     shrq $47, %rax
     jnz 2f
+    pushq $2                            # a program may have come with the flag for nested tasks, which iretq refuses
+    popfq
     movq ${KERNEL_CODE}, {CONTEXT_CS}(%rdi)
     movq ${KERNEL_DATA}, {CONTEXT_SS}(%rdi)
     leaq {CONTEXT_R15}(%rdi), %rsp
@@ -115,7 +117,7 @@ heddle_direct_stubs:
     orl $FLAG_INTERRUPTS, (%rsp)
     movq (%rsp), %r11
     pushq ${USER_CODE}
-    addq ({CONTEXT_PLACES} - {CONTEXT_CS})(%rsp), %rcx
+    addq %gs:{CPU_CALL_PLACES}, %rcx
 .endm
 
 # The number is in its register.
@@ -201,6 +203,10 @@ leave_program_by_trap:
     pushq %rax
     pushq %rcx
     movq 56(%rsp), %rax                 # rsp
+    movq %gs:{CPU_TRAP_AREA}, %rcx
+    subq %rax, %rcx
+    cmpq ${TRAP_AREA_BYTES}, %rcx
+    jbe 2f
     andq $-16, %rax
     movq 64(%rsp), %rcx                 # ss
     movq %rcx, -8(%rax)
@@ -222,6 +228,36 @@ leave_program_by_trap:
     leaq -64(%rax), %rsp
     popq %rax
     jmp kernel_trap
+2:  # That move has faulted: the stack has overflowed.
+    movq 32(%rsp), %rcx                 # rip
+    movq %gs:{CPU_FATAL_STACK}, %rsp
+    pushq ${KERNEL_DATA}
+    pushq %rax
+    pushfq
+    pushq ${KERNEL_CODE}
+    pushq %rcx
+    pushq $0
+    pushq $8                            # as it would end elsewhere
+    jmp kernel_trap
+
+# What may strike anywhere: NMI, double fault, machine check, 16 bytes apart, on a stack of their own. All end the machine.
+.global heddle_direct_fatal_entries
+.balign 16
+heddle_direct_fatal_entries:
+    pushq $0
+    pushq $2
+    jmp fatal
+.balign 16
+    pushq $8
+    jmp fatal
+.balign 16
+    pushq $0
+    pushq $18
+fatal:
+    cmpq $0, 16(%rsp)                   # rip
+    js 1f
+    swapgs
+1:  jmp kernel_trap
 
 # Debug traps, on the stack that they have in ordinary machines too. One at a stub is a step into a call.
 .global heddle_direct_debug_entry

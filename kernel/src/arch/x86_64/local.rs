@@ -17,6 +17,8 @@ pub const MAX_CPUS: usize = heddle_abi::boot::CPUS_MAX;
 
 /// Room for a processor's frame, an error code, a vector and two registers.
 const TRAP_AREA_WORDS: usize = 16;
+/// Bytes of that.
+pub const TRAP_AREA_BYTES: usize = TRAP_AREA_WORDS * size_of::<u64>();
 
 #[repr(align(16))]
 struct TrapArea([AtomicU64; TRAP_AREA_WORDS]);
@@ -41,6 +43,8 @@ pub struct CpuLocal {
     /// Where a trap of the kernel's own code is pushed in a machine with direct calls, and its upper end.
     trap_area: TrapArea,
     trap_area_end: AtomicUsize,
+    /// The table of the running program's patched places, in such a machine.
+    pub call_places: AtomicUsize,
     /// Base addresses in the FS and user GS registers now, and the context they were loaded for.
     pub loaded_fs: AtomicU64,
     pub loaded_gs: AtomicU64,
@@ -77,6 +81,7 @@ impl CpuLocal {
             tss: UnsafeCell::new(TaskStateSegment::new()),
             trap_area: TrapArea([const { AtomicU64::new(0) }; TRAP_AREA_WORDS]),
             trap_area_end: AtomicUsize::new(0),
+            call_places: AtomicUsize::new(0),
             loaded_fs: AtomicU64::new(0),
             loaded_gs: AtomicU64::new(0),
             loaded_context: AtomicUsize::new(0),
@@ -106,6 +111,11 @@ const _: () = assert!(RSP0.is_multiple_of(8));
 
 /// Offset of the address at which [`TRAP_STACK`] ends while the kernel runs.
 pub const TRAP_AREA: usize = offset_of!(CpuLocal, trap_area_end);
+/// Offset of the address of the table of patched places.
+pub const CALL_PLACES: usize = offset_of!(CpuLocal, call_places);
+/// Offset of the stack of the task state segment for what strikes where no stack can be trusted.
+pub const FATAL_STACK: usize =
+    offset_of!(CpuLocal, tss) + offset_of!(TaskStateSegment, interrupt_stack_table);
 /// The stack of the task state segment that all gates name in a machine with direct calls, by the number in a gate,
 /// and its offset.
 pub const TRAP_STACK_NUMBER: u64 = 3;

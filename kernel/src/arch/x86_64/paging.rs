@@ -16,9 +16,9 @@ use ::x86_64::{PhysAddr, VirtAddr};
 use heddle_abi::boot::KEY_CLEAR_CPUID;
 use heddle_kernel_core::tlb::tags::Abilities;
 
-use crate::arch::x86_64::{direct, local};
 use crate::arch::x86_64::local::MAX_CPUS;
 use crate::arch::x86_64::stack::SPARE_STACKS;
+use crate::arch::x86_64::{direct, local};
 use crate::boot;
 
 /// Bytes of a page.

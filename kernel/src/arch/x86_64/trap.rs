@@ -23,8 +23,10 @@ global_asm!(
     CPU_RSP0 = const local::RSP0,
     CPU_TRAP_STACK = const local::TRAP_STACK,
     CPU_TRAP_AREA = const local::TRAP_AREA,
+    CPU_CALL_PLACES = const local::CALL_PLACES,
+    CPU_FATAL_STACK = const local::FATAL_STACK,
+    TRAP_AREA_BYTES = const local::TRAP_AREA_BYTES,
     CONTEXT_SIZE = const context::SIZE,
-    CONTEXT_PLACES = const context::PLACES,
     CONTEXT_CS = const context::CS,
     CONTEXT_SS = const context::SS,
     CONTEXT_R15 = const context::R15,
@@ -52,7 +54,7 @@ unsafe extern "C" {
     fn heddle_enter_user(context: *mut UserContext);
 }
 
-const VECTOR_PAGE_FAULT: u64 = 14;
+pub(super) const VECTOR_PAGE_FAULT: u64 = 14;
 pub(super) const VECTOR_DEBUG: u64 = 1;
 pub(super) const VECTOR_PROTECTION: u64 = 13;
 const EXCEPTIONS: u64 = 32;

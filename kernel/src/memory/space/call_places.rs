@@ -129,6 +129,7 @@ impl Space {
                 .and_then(|()| write(end - CALL_LENGTH, &call_place::short_jump(distance))),
         };
         written.inspect_err(|_| places.forget(end))?;
+        direct::instructions_have_changed();
         Ok(())
     }
 

@@ -167,7 +167,6 @@ pub struct Space {
     unseen: AtomicU64,
     seen: AtomicU64,
     lock: SpaceLock,
-    /// In a machine with direct calls.
     calls: Option<Box<ProgramCalls>>,
     state: SpinLock<SpaceState>,
 }
