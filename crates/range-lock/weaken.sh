@@ -5,7 +5,7 @@
 #   weaken.sh [TEXT]   only the lines that contain TEXT
 set -u
 cd "$(dirname "$0")"
-target=$(realpath -m "${CARGO_TARGET_DIR:-../../target}")/weaken
+target=$(realpath -m "${CARGO_TARGET_DIR:-../../target}")/weaken-range-lock
 copy=$target/crate
 noticed=0 survivors=0
 while IFS='|' read -r file text weaker model; do
@@ -15,7 +15,7 @@ while IFS='|' read -r file text weaker model; do
     text=${text% } weaker=${weaker% }
     case "$file $text" in *"${1:-}"*) ;; *) continue ;; esac
     rm -rf "$copy" && mkdir -p "$copy"
-    cp -r src tests "$copy/"
+    cp -r src tests examples "$copy/"
     sed -e '/^readme/d' -e 's/^version.workspace.*/version = "0.1.0"/' -e 's/^edition.workspace.*/edition = "2024"/' \
         -e '/workspace = true/d' -e '/^\[lints\]/d' -e '/^proptest/d' Cargo.toml >"$copy/Cargo.toml"
     echo '[workspace]' >>"$copy/Cargo.toml"

@@ -246,7 +246,9 @@ fn a_coroutine_moves_to_the_core_it_asks_for() {
 fn others_run_while_a_turn_is_put_aside() {
     platform!(P, MACHINE);
     thread_local!(static CORE: Cell<Option<&'static Core<P>>> = const { Cell::new(None) });
-    let core: &'static Core<P> = Box::leak(Box::new(P::start(0)));
+    let place = Box::into_raw(Box::new(P::start(0)));
+    // SAFETY: it is freed at the end of the test, after its last turn.
+    let core: &'static Core<P> = unsafe { &*place };
     CORE.set(Some(core));
     for (wakes_itself, is_woken) in [(false, false), (true, false), (false, true), (true, true)] {
         let log = Arc::new(Mutex::new(String::new()));
@@ -286,5 +288,10 @@ fn others_run_while_a_turn_is_put_aside() {
         let expected = if wakes_itself || is_woken { "axybc" } else { "axyb" };
         assert_eq!(*log.lock().unwrap(), expected, "{wakes_itself} {is_woken}");
         assert_eq!(handle.is_finished(), expected.ends_with('c'));
+        handle.abort();
+        while core.run_one() {}
     }
+    CORE.set(None);
+    // SAFETY: it comes from a box, and nothing refers to it any more.
+    drop(unsafe { Box::from_raw(place) });
 }

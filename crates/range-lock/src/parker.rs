@@ -108,7 +108,8 @@ impl Clone for Parker {
 
 impl Drop for Parker {
     fn drop(&mut self) {
-        // Release and acquire: all uses come before the end. A load and not a fence, which ThreadSanitizer doesn't know.
+        // Release and acquire: all uses come before the end. A load and not a fence, which ThreadSanitizer does not
+        // know.
         if self.shared().references.fetch_sub(1, Ordering::Release) == 1 {
             self.shared().references.load(Ordering::Acquire);
             // SAFETY: this was the last reference, to a block of this layout.

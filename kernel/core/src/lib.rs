@@ -10,6 +10,7 @@
 //! - [`exec`]: the data that `execve` reads and writes: ELF headers, script lines, the first stack of a program.
 //! - [`fairness`]: how ordinary threads share a processor: budgets by nice value, refilled by sleeping.
 //! - [`fallible`]: allocations that can fail.
+//! - [`fanotify`]: the flags and events of fanotify(7).
 //! - [`file_lock`]: byte-range locks of a file (`fcntl`).
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
 //! - [`fuse`]: messages to and from a program that serves a file system.
@@ -29,6 +30,7 @@
 //! - [`overlay`]: the options of an overlay of directories.
 //! - [`packet_filter`]: filters of packets.
 //! - [`paravirt`]: pages and words that a guest of KVM shares with it.
+//! - [`perf`]: what a program asks to have counted by perf_event_open(2), and how counts are told.
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`posix_acl`]: access control lists of files.
 //! - [`seccomp`]: filters of system calls.
@@ -60,6 +62,7 @@ pub mod dir_index;
 pub mod exec;
 pub mod fairness;
 pub mod fallible;
+pub mod fanotify;
 pub mod file_lock;
 pub mod frame;
 pub mod fuse;
@@ -80,6 +83,7 @@ pub mod overcommit;
 pub mod overlay;
 pub mod packet_filter;
 pub mod paravirt;
+pub mod perf;
 pub mod pipe;
 pub mod posix_acl;
 pub mod seccomp;

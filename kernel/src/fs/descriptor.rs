@@ -319,6 +319,17 @@ impl DescriptorTable {
         }
     }
 
+    /// The end of the numbers that select(2) looks at: as many as Linux has room for in a table of this size.
+    #[must_use]
+    pub fn reach(&self) -> usize {
+        const FIRST: usize = 64;
+        const STEP: usize = 128;
+        match self.size() {
+            size if size <= FIRST => FIRST,
+            size => size.div_ceil(STEP).next_power_of_two() * STEP,
+        }
+    }
+
     /// How many descriptors there is room for without more memory.
     #[must_use]
     pub fn size(&self) -> usize {

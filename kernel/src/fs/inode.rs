@@ -7,6 +7,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::AtomicU8;
 use heddle_kernel_core::lease::Openers;
 use linux_raw_sys::general as linux;
 
@@ -478,6 +479,11 @@ pub trait Inode: Any + Send + Sync {
     /// A process has closed a descriptor of the file, which keeps no locks.
     fn closed_by(&self, pid: i32) {
         let _ = pid;
+    }
+
+    /// The hint of programs on how long its bytes will stay, `F_SET_RW_HINT` of fcntl(2), if that is kept.
+    fn write_hint(&self) -> Option<&AtomicU8> {
+        None
     }
 
     /// The marks of inotify(7), if the file system keeps any.

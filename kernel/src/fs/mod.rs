@@ -22,6 +22,7 @@ pub mod devices;
 mod directories;
 pub mod epoll;
 pub mod eventfd;
+pub mod fanotify;
 pub mod fuse;
 pub mod inode;
 pub mod inotify;

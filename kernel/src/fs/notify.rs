@@ -1,4 +1,4 @@
-//! Telling inotify(7), and the owners of directories watched by `F_NOTIFY`, what happens to files.
+//! Telling inotify(7), fanotify(7), and the owners of directories watched by `F_NOTIFY`, what happens to files.
 //!
 //! A node has a list of *marks*, each of which has a receiver and says which events it wants. The calls that
 //! do something to a file report it here, to the node itself and, with the name, to the directory it is in. While
@@ -12,10 +12,13 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use linux_raw_sys::general as linux;
 
+use heddle_kernel_core::fallible::{insert_reserved, push_reserved};
+
 use crate::error::Errno;
+use crate::fs::fanotify::{self, FanGroup, FanMask};
 use crate::fs::inotify::Inotify;
 use crate::fs::lease::MESSAGE_BAND;
-use crate::fs::{Dentry, FileType, Inode, OpenFile};
+use crate::fs::{Dentry, FileType, Inode, OpenFile, Path};
 use crate::memory::fallible;
 use crate::process::io_signal::ReadyNotice;
 use crate::sync::SpinLock;
@@ -41,6 +44,8 @@ enum MarkReceiver {
     Instance(Weak<Inotify>),
     /// The owner of an open directory, as long as a process has not closed it: `F_NOTIFY`.
     Owner { notice: Arc<ReadyNotice>, description: u64, pid: i32 },
+    /// A group of fanotify(7), which keeps its masks here.
+    Group { number: u64, group: Weak<FanGroup>, bits: FanMask },
 }
 
 /// The events of a node that a receiver wants to know of.
@@ -69,6 +74,28 @@ impl Mark {
         Self::put(number, mask, MarkReceiver::Instance(Arc::downgrade(instance)), node)
     }
 
+    /// A mark of a group of fanotify(7).
+    ///
+    /// # Errors
+    /// As [`Mark::new`].
+    pub fn of_group(group: &Arc<FanGroup>, bits: FanMask, node: &Arc<dyn Inode>) -> Result<Arc<Self>, Errno> {
+        Self::put(
+            0,
+            0,
+            MarkReceiver::Group { number: group.number(), group: Arc::downgrade(group), bits },
+            node,
+        )
+    }
+
+    /// The masks of a mark of fanotify(7).
+    #[must_use]
+    pub const fn fan_mask(&self) -> Option<&FanMask> {
+        match &self.receiver {
+            MarkReceiver::Group { bits, .. } => Some(bits),
+            _ => None,
+        }
+    }
+
     fn put(
         number: i32,
         mask: u32,
@@ -85,7 +112,15 @@ impl Mark {
             node: Arc::downgrade(node),
             hold: SpinLock::new(Some(node.clone())),
         })?;
-        fallible::try_push(&mut marks.0.lock(), mark.clone())?;
+        let mut list = marks.list.lock();
+        list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        if mark.fan_mask().is_some() {
+            insert_reserved(&mut list, 0, mark.clone());
+            marks.groups.fetch_add(1, Ordering::Relaxed);
+        } else {
+            push_reserved(&mut list, mark.clone());
+        }
+        drop(list);
         Ok(mark)
     }
 
@@ -101,7 +136,7 @@ impl Mark {
             MarkReceiver::Owner { description, pid, .. } => {
                 description == open && process.is_none_or(|process| process == pid)
             }
-            MarkReceiver::Instance(_) => false,
+            MarkReceiver::Instance(_) | MarkReceiver::Group { .. } => false,
         }
     }
 
@@ -110,9 +145,16 @@ impl Mark {
         if let Some(node) = self.node.upgrade()
             && let Some(marks) = node.marks()
         {
-            let mut list = marks.0.lock();
+            let mut list = marks.list.lock();
             let place = list.iter().position(|mark| Arc::ptr_eq(mark, self));
-            let old = place.map(|place| list.swap_remove(place));
+            let old = place.map(|place| {
+                if self.fan_mask().is_some() {
+                    marks.groups.fetch_sub(1, Ordering::Relaxed);
+                    list.remove(place)
+                } else {
+                    list.swap_remove(place)
+                }
+            });
             drop(list);
             drop(old);
         }
@@ -128,7 +170,11 @@ impl Drop for Mark {
 }
 
 /// The marks on a node.
-pub struct Marks(SpinLock<Vec<Arc<Mark>>>);
+pub struct Marks {
+    list: SpinLock<Vec<Arc<Mark>>>,
+    /// How many at the list's head are of groups of fanotify(7). Changed with the list locked.
+    groups: AtomicU32,
+}
 
 impl Default for Marks {
     fn default() -> Self {
@@ -140,14 +186,70 @@ impl Marks {
     /// No marks.
     #[must_use]
     pub const fn new() -> Self {
-        Self(SpinLock::new(Vec::new()))
+        Self { list: SpinLock::new(Vec::new()), groups: AtomicU32::new(0) }
+    }
+
+    /// Whether a group of fanotify(7) has a mark here.
+    #[inline]
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        self.groups.load(Ordering::Relaxed) != 0
+    }
+
+    /// The marks of groups, which come first in the list.
+    fn of_groups<'a>(&self, list: &'a [Arc<Mark>]) -> impl Iterator<Item = (u64, &'a Arc<Mark>)> + use<'a> {
+        let count = self.groups.load(Ordering::Relaxed) as usize;
+        list.iter().take(count).filter_map(|mark| match &mark.receiver {
+            MarkReceiver::Group { number, .. } => Some((*number, mark)),
+            _ => None,
+        })
+    }
+
+    /// The group with a mark here whose number comes next after this one.
+    #[must_use]
+    pub fn next_group(&self, after: u64) -> Option<(u64, Option<Arc<FanGroup>>)> {
+        if !self.has_groups() {
+            return None;
+        }
+        let list = self.list.lock();
+        let above = self.of_groups(&list).filter(|(number, _)| *number > after);
+        let (number, mark) = above.min_by_key(|(number, _)| *number)?;
+        match &mark.receiver {
+            MarkReceiver::Group { group, .. } => Some((number, group.upgrade())),
+            _ => None,
+        }
+    }
+
+    /// Whether the group of a number has a mark here.
+    #[must_use]
+    pub fn has_group(&self, number: u64) -> bool {
+        self.has_groups() && self.of_groups(&self.list.lock()).any(|(own, _)| own == number)
+    }
+
+    /// The mark of a group, if it has one.
+    #[must_use]
+    pub fn mark_of(&self, number: u64) -> Option<Arc<Mark>> {
+        let list = self.list.lock();
+        self.of_groups(&list).find(|(own, _)| *own == number).map(|(_, mark)| mark.clone())
+    }
+
+    /// Looks at the mark of a group, if it has one.
+    pub fn look_for(&self, number: u64, look: impl FnOnce(&FanMask)) {
+        if !self.has_groups() {
+            return;
+        }
+        let list = self.list.lock();
+        let found = self.of_groups(&list).find(|(own, _)| *own == number);
+        if let Some(bits) = found.and_then(|(_, mark)| mark.fan_mask()) {
+            look(bits);
+        }
     }
 
     /// Lets the node go when nobody has it open any more: its last name is gone.
     pub fn nameless(&self) {
         let mut index = 0;
         loop {
-            let list = self.0.lock();
+            let list = self.list.lock();
             let Some(mark) = list.get(index).cloned() else { return };
             drop(list);
             let hold = mark.hold.lock().take();
@@ -159,7 +261,7 @@ impl Marks {
     fn tell(&self, event: u32, cookie: u32, name: &[u8], is_unlinked: bool) {
         let mut index = 0;
         loop {
-            let list = self.0.lock();
+            let list = self.list.lock();
             let Some(mark) = list.get(index).cloned() else { return };
             drop(list);
             index += 1;
@@ -183,6 +285,8 @@ impl Marks {
                     }
                     notice.tell_message(MESSAGE_BAND);
                 }
+                // Groups are told apart from the lists.
+                MarkReceiver::Group { .. } => {}
             }
             index -= usize::from(is_last);
         }
@@ -192,7 +296,13 @@ impl Marks {
 impl Drop for Marks {
     /// The node is gone.
     fn drop(&mut self) {
-        for mark in core::mem::take(self.0.get_mut()) {
+        for mark in core::mem::take(self.list.get_mut()) {
+            if let MarkReceiver::Group { group, .. } = &mark.receiver {
+                if let Some(group) = group.upgrade() {
+                    group.forget(&mark);
+                }
+                continue;
+            }
             let MarkReceiver::Instance(instance) = &mark.receiver else { continue };
             let Some(instance) = instance.upgrade() else { continue };
             if mark.mask.load(Ordering::Relaxed) & linux::IN_DELETE_SELF != 0 {
@@ -235,7 +345,7 @@ pub fn watch_directory(open: &OpenFile, pid: i32, asked: u32, claim: impl FnOnce
     let marks = node.marks().ok_or(Errno::EINVAL)?;
     let notice = open.make_notice()?;
     claim();
-    let before = marks.0.lock().iter().find(|mark| mark.is_of(open.id(), Some(pid))).cloned();
+    let before = marks.list.lock().iter().find(|mark| mark.is_of(open.id(), Some(pid))).cloned();
     if let Some(mark) = before {
         let old = mark.mask.load(Ordering::Relaxed);
         // Once told more than once, always.
@@ -250,7 +360,7 @@ pub fn watch_directory(open: &OpenFile, pid: i32, asked: u32, claim: impl FnOnce
 pub fn forget_directory(open: &OpenFile, pid: Option<i32>) {
     let Some(marks) = open.place.as_ref().and_then(|place| place.entry.node.marks()) else { return };
     loop {
-        let mark = marks.0.lock().iter().find(|mark| mark.is_of(open.id(), pid)).cloned();
+        let mark = marks.list.lock().iter().find(|mark| mark.is_of(open.id(), pid)).cloned();
         let Some(mark) = mark else { return };
         mark.take_off();
     }
@@ -263,6 +373,16 @@ pub fn is_idle() -> bool {
     MARKS.load(Ordering::Relaxed) == 0
 }
 
+/// A group of fanotify(7) gets marks that are on no node.
+pub fn begin() {
+    MARKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// It has none any more.
+pub fn end() {
+    MARKS.fetch_sub(1, Ordering::Relaxed);
+}
+
 fn with_kind(event: u32, kind: FileType) -> u32 {
     if kind == FileType::Directory { event | linux::IN_ISDIR } else { event }
 }
@@ -272,6 +392,21 @@ pub fn report(entry: &Arc<Dentry>, event: u32) {
     if is_idle() {
         return;
     }
+    if !fanotify::is_idle() {
+        fanotify::report(entry, None, event);
+    }
+    report_to_lists(entry, event);
+}
+
+/// The same of what is done by an open description of the file.
+pub fn report_at(place: &Path, event: u32) {
+    if !fanotify::is_idle() {
+        fanotify::report(&place.entry, Some(&place.mount), event);
+    }
+    report_to_lists(&place.entry, event);
+}
+
+fn report_to_lists(entry: &Arc<Dentry>, event: u32) {
     // Uses of a file that has lost this name are not reported; other events are about the node.
     let is_unlinked = event & USE != 0 && entry.is_removed();
     let event = with_kind(event, entry.node.kind());
@@ -287,9 +422,12 @@ pub fn report(entry: &Arc<Dentry>, event: u32) {
 }
 
 /// Something happened to a node that is nothing to its directory.
-pub fn report_self(node: &dyn Inode, event: u32) {
+pub fn report_self(node: &Arc<dyn Inode>, event: u32) {
     if is_idle() {
         return;
+    }
+    if !fanotify::is_idle() {
+        fanotify::report_self(node, event);
     }
     if let Some(marks) = node.marks() {
         marks.tell(with_kind(event, node.kind()), 0, b"", false);
@@ -301,13 +439,16 @@ pub fn report_name(directory: &Dentry, name: &[u8], kind: FileType, event: u32) 
     if is_idle() {
         return;
     }
+    if !fanotify::is_idle() {
+        fanotify::report_name(directory, name, kind, event);
+    }
     if let Some(marks) = directory.node.marks() {
         marks.tell(with_kind(event, kind), 0, name, false);
     }
 }
 
 /// A file got another name.
-pub fn report_rename(from: &Dentry, old_name: &[u8], to: &Dentry, name: &[u8], node: &dyn Inode) {
+pub fn report_rename(from: &Dentry, old_name: &[u8], to: &Dentry, name: &[u8], node: &Arc<dyn Inode>) {
     if is_idle() {
         return;
     }
@@ -319,6 +460,9 @@ pub fn report_rename(from: &Dentry, old_name: &[u8], to: &Dentry, name: &[u8], n
     }
     let sides = [(from, old_name, linux::IN_MOVED_FROM), (to, name, linux::IN_MOVED_TO)];
     for (directory, name, event) in sides {
+        if !fanotify::is_idle() {
+            fanotify::report_name(directory, name, node.kind(), event);
+        }
         if let Some(marks) = directory.node.marks() {
             marks.tell(with_kind(event, node.kind()), cookie, name, false);
         }

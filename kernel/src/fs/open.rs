@@ -55,6 +55,8 @@ pub struct OpenFile {
     notice: spin::Once<Arc<ReadyNotice>>,
     /// Whether a program opened it, so that its closing is to be reported.
     is_reported: AtomicBool,
+    /// Whether nothing at all is to be reported.
+    is_silent: AtomicBool,
     /// Whether it counts as one that is written through its mount.
     holds_mount: bool,
 }
@@ -102,6 +104,7 @@ impl OpenFile {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             notice: spin::Once::new(),
             is_reported: AtomicBool::new(false),
+            is_silent: AtomicBool::new(false),
             holds_mount,
         }
     }
@@ -221,9 +224,22 @@ impl OpenFile {
         if notify::is_idle() {
             return;
         }
-        if let Some(place) = &self.place {
-            notify::report(&place.entry, event);
+        if let Some(place) = &self.place
+            && self.is_told()
+        {
+            notify::report_at(place, event);
         }
+    }
+
+    /// Whether what is done by it is reported.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        !self.is_silent.load(Ordering::Relaxed) && !self.flags().contains(StatusFlags::PATH)
+    }
+
+    /// Has nothing reported of what is done by it: a reader of fanotify(7) looks at the file with it.
+    pub fn keep_silent(&self) {
+        self.is_silent.store(true, Ordering::Relaxed);
     }
 
     /// Reports that a program opened the file, and later its closing.

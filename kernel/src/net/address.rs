@@ -58,6 +58,23 @@ impl Address {
         }))
     }
 
+    /// The result of binding a socket to it that has an address already. As in Linux a path that is taken counts first.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EINVAL`.
+    pub(super) fn bind_again(&self, thread: &Arc<Thread>) -> Result<(), Errno> {
+        match self {
+            Self::Unnamed => Ok(()),
+            Self::Abstract(_) => Err(Errno::EINVAL),
+            Self::Path(path) => {
+                let walked = View::of(thread, linux::AT_FDCWD, path)
+                    .and_then(|view| view.walk(thread, path, LookupFlags::empty()));
+                let is_taken = walked.is_ok_and(|found| found.vacant().is_err());
+                Err(if is_taken { Errno::EADDRINUSE } else { Errno::EINVAL })
+            }
+        }
+    }
+
     /// The address as a `struct sockaddr_un` of its proper length; of nothing, for a socket without one.
     ///
     /// # Errors

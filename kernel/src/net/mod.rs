@@ -251,7 +251,7 @@ impl Socket {
     /// `EINVAL` (it has one), `EADDRINUSE`, or those of making the file.
     pub fn bind(self: &Arc<Self>, thread: &Arc<Thread>, address: Address) -> Result<(), Errno> {
         if self.state.lock().address.is_some() {
-            return Err(Errno::EINVAL);
+            return address.bind_again(thread);
         }
         let address = address::register(self, thread, address)?;
         let mut state = self.state.lock();

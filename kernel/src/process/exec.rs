@@ -14,6 +14,7 @@ use crate::arch::{FloatState, UserContext};
 use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::fs::OpenFile;
+use crate::fs::fanotify::{self, OpenPermission};
 use crate::fs::lookup::LookupFlags;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection, SpaceLayout};
@@ -23,7 +24,7 @@ use crate::process::namespaces::Namespaces;
 use crate::process::privilege::ProgramIdentity;
 use crate::process::thread_group::ProcessLayout;
 use crate::process::{
-    ExitStatus, Resource, Thread, credential_set, executable, futex, privilege, table, time_namespace,
+    ExitStatus, Resource, Thread, credential_set, executable, futex, perf, privilege, table, time_namespace,
 };
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
@@ -112,7 +113,11 @@ fn parse(file: Arc<OpenFile>, header: Vec<u8>) -> Result<ProgramSource, Errno> {
 }
 
 /// Finds the program: the file itself, or the interpreter that a script names, with the arguments put before.
-fn find(thread: &Arc<Thread>, request: &mut ExecRequest) -> Result<ProgramSource, Errno> {
+fn find(
+    thread: &Arc<Thread>,
+    request: &mut ExecRequest,
+    scripts: &mut Vec<Arc<OpenFile>>,
+) -> Result<ProgramSource, Errno> {
     let mut path = fallible::try_to_vec(&request.path)?;
     let (mut directory, mut how) = (request.directory, request.how);
     for _ in 0..=SCRIPT_DEPTH_MAX {
@@ -121,6 +126,7 @@ fn find(thread: &Arc<Thread>, request: &mut ExecRequest) -> Result<ProgramSource
             return parse(file, header);
         }
         let script = parse_script(&header).ok_or(Errno::ENOEXEC)?;
+        fallible::try_push(scripts, file)?;
         request.arguments.pop_front();
         request.arguments.push_front(&path)?;
         if let Some(argument) = script.argument {
@@ -131,6 +137,14 @@ fn find(thread: &Arc<Thread>, request: &mut ExecRequest) -> Result<ProgramSource
         (directory, how) = (linux::AT_FDCWD, LookupFlags::FOLLOW);
     }
     Err(Errno::ELOOP)
+}
+
+/// Waits until nobody is left who has to permit that a file is opened.
+async fn permit(thread: &Arc<Thread>, file: &Arc<OpenFile>) -> Result<(), Errno> {
+    match OpenPermission::ask(file)? {
+        Some(permission) => permission.wait(&Caller::Thread(thread.clone())).await,
+        None => Ok(()),
+    }
 }
 
 /// The dynamic loader that a program names.
@@ -157,8 +171,16 @@ fn find_loader(thread: &Arc<Thread>, program: &ProgramSource) -> Result<Option<P
 /// # Errors
 /// Those of execve(2).
 pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Loaded, Errno> {
-    let program = find(thread, &mut request)?;
+    let mut scripts = Vec::new();
+    let program = find(thread, &mut request, &mut scripts)?;
     let loader = find_loader(thread, &program)?;
+    if fanotify::is_asked() {
+        let files = scripts.iter().chain([&program.file]).chain(loader.iter().map(|loader| &loader.file));
+        for file in files {
+            permit(thread, file).await?;
+        }
+    }
+    drop(scripts);
     let identity = privilege::of_program(thread, &program.file)?;
     // Slots differ from program to program.
     let is_random = identity.is_secure || thread.personality() & Thread::NO_RANDOMIZATION == 0;
@@ -450,11 +472,12 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     thread.set_name(&loaded.name);
     process.set_memory_users(loaded.identity.memory_users.clone());
     process.set_dumpable(loaded.identity.is_dumpable);
-    if loaded.identity.is_secure {
-        thread.set_personality(0);
-    }
+    let lost =
+        if loaded.identity.is_secure { Thread::PERSONALITY_CLEARED } else { Thread::READ_IMPLIES_EXECUTE };
+    thread.set_personality(thread.personality() & !lost);
     thread.set_credentials(loaded.identity.credentials);
     process.set_program(loaded.layout, Some(loaded.executable));
     process.set_executed();
+    perf::executed(thread);
     thread.replace_context(loaded.context);
 }

@@ -2,8 +2,11 @@
 
 use alloc::sync::Arc;
 
+use heddle_kernel_core::fanotify::event;
+
 use crate::error::{Errno, TryError};
 use crate::fs::access::Access;
+use crate::fs::fanotify;
 use crate::fs::inode::Opening;
 use crate::fs::lookup::LookupFlags;
 use crate::fs::view::find_from;
@@ -62,6 +65,9 @@ fn open_place(
     let flags = StatusFlags::EXECUTE;
     let opening = Opening { flags, place: &place, thread: Some(thread), flags_of_call: 0 };
     let file = place.entry.node.clone().open(&opening)?;
+    if !fanotify::is_idle() {
+        fanotify::report(&place.entry, Some(&place.mount), event::OPEN | event::OPEN_EXEC);
+    }
     fallible::try_arc(OpenFile::at(file, flags, place))
 }
 

@@ -10,7 +10,9 @@ use linux_raw_sys::general as linux;
 use crate::call::asynchronous;
 use crate::process::table::REAPER_PID;
 use crate::process::thread_group::ProcessLayout;
-use crate::process::{ExitStatus, Group, Process, Session, Thread, acct, futex, pid_namespace, table, vfork};
+use crate::process::{
+    ExitStatus, Group, Process, Session, Thread, acct, futex, perf, pid_namespace, table, vfork,
+};
 use crate::signal;
 use crate::wait::queue::Events;
 
@@ -52,6 +54,7 @@ pub async fn end_thread(thread: &Arc<Thread>) {
     crate::process::timers::thread_ended(thread);
     crate::process::trace::tracer_ends(thread);
     let is_last = leave(thread);
+    perf::ended(thread);
     let status = thread.last_status();
     crate::process::trace::thread_ended(thread, status);
     if is_last {

@@ -29,6 +29,9 @@ pub trait ControllingTerminal: Send + Sync {
     /// the leader's end hang up.
     fn release(&self, hang_up: bool);
 
+    /// The line is as good as gone: every open file of the terminal is dead from now on, and the session is told.
+    fn hang_up(&self);
+
     /// Opens the terminal once more, for `/dev/tty`.
     ///
     /// # Errors

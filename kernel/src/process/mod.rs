@@ -31,6 +31,7 @@ pub mod logged_call;
 pub mod namespace_counts;
 pub mod namespaces;
 pub mod oom;
+pub mod perf;
 pub mod pid_namespace;
 pub mod pidfd;
 mod privilege;

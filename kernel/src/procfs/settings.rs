@@ -7,8 +7,8 @@ use crate::error::Errno;
 use crate::fs::{lease, notify};
 use crate::process::Credentials;
 use crate::process::host_name::HOST_NAME_BYTES;
-use crate::process::keys;
 use crate::process::namespaces::Namespaces;
+use crate::process::{keys, perf};
 use crate::procfs::{Subject, Text};
 
 type Shown = Result<(), Errno>;
@@ -47,6 +47,33 @@ pub fn set_tainted(_: &Subject, bytes: &[u8]) -> Shown {
     let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
     let bits: u32 = text.trim_ascii().parse().map_err(|_| Errno::EINVAL)?;
     TAINTED.fetch_or(bits, Ordering::Relaxed);
+    Ok(())
+}
+
+/// A limit of fanotify(7).
+pub fn fanotify_limit<const N: usize>(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{N}\n"))
+}
+
+pub fn sample_rate(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"100000\n")
+}
+
+pub fn sample_memory(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"516\n")
+}
+
+pub fn paranoia(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", perf::PARANOIA.load(Ordering::Relaxed)))
+}
+
+pub fn set_paranoia(_: &Subject, bytes: &[u8]) -> Shown {
+    let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+    let number: i32 = text.trim_ascii().parse().map_err(|_| Errno::EINVAL)?;
+    if number < -1 {
+        return Err(Errno::EINVAL);
+    }
+    perf::PARANOIA.store(number, Ordering::Relaxed);
     Ok(())
 }
 

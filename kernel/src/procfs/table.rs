@@ -1,6 +1,7 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::arch::MAX_CPUS;
+use crate::fs::fanotify;
 use crate::procfs::{
     Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth,
     StoreOwn, What, clocks, coroutines, ipc, keys, large_pages, link, mounts, namespace, net, net_class,
@@ -161,6 +162,7 @@ static SYS_FS_ITEMS: &[Item] = &[
     text(b"aio-max-nr", system::aio_limit),
     text(b"aio-nr", system::aio_requests),
     writable(b"dir-notify-enable", settings::owners_are_told, settings::set_owners_are_told),
+    directory(b"fanotify", What::Directory(SYS_FANOTIFY_ITEMS)),
     text(b"file-max", system::file_limit),
     writable(b"lease-break-time", settings::lease_time, settings::set_lease_time),
     writable(b"leases-enable", settings::leases, settings::set_leases),
@@ -170,6 +172,12 @@ static SYS_FS_ITEMS: &[Item] = &[
     text(b"overflowgid", settings::overflow_id),
     text(b"overflowuid", settings::overflow_id),
     text(b"pipe-max-size", system::pipe_limit),
+];
+
+static SYS_FANOTIFY_ITEMS: &[Item] = &[
+    text(b"max_queued_events", settings::fanotify_limit::<{ fanotify::QUEUE_MAX }>),
+    text(b"max_user_groups", settings::fanotify_limit::<{ fanotify::GROUPS_MAX }>),
+    text(b"max_user_marks", settings::fanotify_limit::<{ fanotify::MARKS_MAX }>),
 ];
 
 static SYS_QUEUE_ITEMS: &[Item] = &[
@@ -198,6 +206,9 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     text(b"ostype", system::os_type),
     text(b"overflowgid", settings::overflow_id),
     text(b"overflowuid", settings::overflow_id),
+    text(b"perf_event_max_sample_rate", settings::sample_rate),
+    text(b"perf_event_mlock_kb", settings::sample_memory),
+    writable(b"perf_event_paranoid", settings::paranoia, settings::set_paranoia),
     text(b"pid_max", system::pid_limit),
     text(b"printk", settings::message_levels),
     text(b"randomize_va_space", settings::randomization),

@@ -12,7 +12,7 @@ use crate::fs::{OpenFile, StatusFlags};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, FutureLocks, MapRequest, MappingView, Placement, Protection};
 use crate::memory::{Space, overcommit};
-use crate::process::Resource;
+use crate::process::{Resource, Thread};
 use crate::sched::Budget;
 use crate::syscall::{Call, SyscallResult, pending};
 
@@ -49,6 +49,12 @@ fn protection(bits: u32) -> Result<Protection, Errno> {
     Ok(Protection::from_bits_truncate(bits as u8))
 }
 
+/// The rights that a mapping gets: who asks for reading may execute too, if its personality says so.
+fn implied(call: &Call<'_>, wanted: Protection) -> Protection {
+    let is_implied = call.thread.personality() & Thread::READ_IMPLIES_EXECUTE != 0;
+    if is_implied && wanted.contains(Protection::READ) { wanted | Protection::EXECUTE } else { wanted }
+}
+
 /// mmap(2).
 pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
     let (address, length, flags) = (call.word(0), call.word(1), call.uint(3));
@@ -77,7 +83,7 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
     if flags & linux::MAP_HUGETLB != 0 {
         return Err(from_pool(flags).into());
     }
-    let wanted = Protection::from_bits_truncate(call.uint(2) as u8);
+    let wanted = implied(call, Protection::from_bits_truncate(call.uint(2) as u8));
     let kind = flags & linux::MAP_TYPE;
     let is_shared = match kind {
         linux::MAP_PRIVATE => false,
@@ -188,11 +194,29 @@ pub fn mprotect(call: &mut Call<'_>) -> SyscallResult {
     if call.uint(2) & GROWS == GROWS {
         return Err(Errno::EINVAL.into());
     }
-    if length == 0 && start.is_multiple_of(PAGE_SIZE) {
+    if !start.is_multiple_of(PAGE_SIZE) {
+        return Err(Errno::EINVAL.into());
+    }
+    if length == 0 {
         return Ok(0.into());
     }
-    let protection = protection(call.uint(2) & !GROWS)?;
+    let protection = implied(call, protection(call.uint(2) & !GROWS)?);
     let space = call.thread.space();
+    let (mut start, mut length) = (start, length);
+    if call.uint(2) & GROWS != 0 {
+        // From the start of a stack on; nothing grows upwards.
+        let found = space.mapping_at_or_above(start).ok_or(Errno::ENOMEM)?;
+        if found.start >= start.saturating_add(length)
+            || call.uint(2) & linux::PROT_GROWSUP != 0 && found.start > start
+        {
+            return Err(Errno::ENOMEM.into());
+        }
+        if !found.flags.contains(Flags::GROWS_DOWN) || call.uint(2) & linux::PROT_GROWSUP != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let end = start.checked_add(length).ok_or(Errno::ENOMEM)?;
+        (start, length) = (found.start, end - found.start);
+    }
     pending(async move {
         space.protect(start, length, protection).await?;
         Ok(0)

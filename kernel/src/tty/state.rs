@@ -383,6 +383,10 @@ impl process::ControllingTerminal for Terminal {
         }
     }
 
+    fn hang_up(&self) {
+        Self::hang_up(self, false);
+    }
+
     fn open(self: Arc<Self>) -> Result<Arc<dyn File>, Errno> {
         TerminalFile::reopen(self)
     }

@@ -26,6 +26,7 @@ mod direct;
 mod discard;
 mod epoll;
 mod extended;
+mod fanotify;
 mod file;
 mod file_signals;
 mod fuse;
@@ -47,6 +48,7 @@ mod old_calls;
 mod opening;
 mod packet;
 mod page_map;
+mod perf;
 mod pi;
 mod pidfd;
 mod pipe;
@@ -61,6 +63,7 @@ mod procfs;
 mod progress;
 mod pty;
 mod ranges;
+mod rare_arguments;
 mod realtime;
 mod rseq;
 mod runtime;
@@ -171,6 +174,9 @@ const FAMILIES: &[&[Test]] = &[
     inet::waits::TESTS,
     inheritance::TESTS,
     inotify::TESTS,
+    fanotify::TESTS,
+    perf::TESTS,
+    rare_arguments::TESTS,
     ipc::segments::TESTS,
     ipc::semaphores::TESTS,
     ipc::queues::TESTS,

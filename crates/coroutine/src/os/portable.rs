@@ -67,4 +67,5 @@ pub(crate) fn can_discard(_layout: Layout) -> bool {
 ///
 /// # Safety
 /// There is none to keep.
+#[allow(unsafe_code, reason = "it has the signature of the function that it stands for")]
 pub(crate) unsafe fn discard(_start: *mut u8, _layout: Layout) {}

@@ -97,6 +97,11 @@ fn measure(
     let runs = request.runs.unwrap_or(request.effort.runs());
     match experiment.kind {
         Kind::Own(run) => run(request, runs, record, interrupt),
+        Kind::Judged(run, judge) => {
+            let goals = run(request, runs, record, interrupt)?;
+            judge(record);
+            Ok(goals)
+        }
         Kind::Machines(plan) => {
             let plan = plan(request.effort, request.processors);
             record.axis = plan.axis.map(str::to_owned);
@@ -126,7 +131,10 @@ fn finish(mut record: Record, goals: &[Goal], results: &str) -> Result<()> {
 /// If there are none, or files can't be written.
 pub fn draw(name: &str) -> Result<()> {
     let experiment = experiments::find(name)?;
-    let record = kept(experiment.name)?.with_context(|| format!("no results of {name} are kept"))?;
+    let mut record = kept(experiment.name)?.with_context(|| format!("no results of {name} are kept"))?;
+    if let Kind::Judged(_, judge) = experiment.kind {
+        judge(&mut record);
+    }
     print!("{}", table::render(&record));
     keep(&record, RESULTS).map(drop)
 }

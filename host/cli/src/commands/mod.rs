@@ -7,6 +7,7 @@ pub mod exec;
 pub mod info;
 pub mod install;
 pub mod machines;
+pub mod named;
 pub mod oci;
 pub mod run;
 pub mod test;

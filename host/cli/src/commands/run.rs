@@ -13,6 +13,7 @@ use heddle_image::Image;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use crate::commands::named::Named;
 use crate::exchange::Exchange;
 use crate::guest::share::Share;
 use crate::guest::{self, CPU_DEFAULT, Choices, Isolation, Kernel, MEMORY_DEFAULT_MIB, MIB, Mitigations};
@@ -86,9 +87,9 @@ pub struct RunOptions {
     /// -e win.
     #[arg(long, value_name = "FILE")]
     pub env_file: Vec<PathBuf>,
-    /// The program's working directory in the guest.
-    #[arg(short = 'w', long = "workdir", value_name = "DIR", default_value = "/")]
-    pub directory: PathBuf,
+    /// The program's working directory in the guest; / unless arguments bring one along.
+    #[arg(short = 'w', long = "workdir", value_name = "DIR")]
+    pub directory: Option<PathBuf>,
     /// Show each system call of every program as strace does, or write them to FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub strace: Option<Option<PathBuf>>,
@@ -134,7 +135,10 @@ pub struct RunOptions {
     /// Forget the machine, its output and its status when it has ended.
     #[arg(long)]
     pub rm: bool,
-    /// The program and its arguments.
+    /// The program and its arguments. Files and folders below this working directory that arguments name come along,
+    /// read-only (files as copies, 64 MiB of them at most): they are at the same path in the guest, and the program
+    /// starts in the directory, in which it sees nothing else. Arguments that begin with - or are absolute paths name
+    /// nothing, nor do any with --here, --share, --root or -w.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM ARGS")]
     pub program: Vec<OsString>,
 }
@@ -201,16 +205,23 @@ fn claim(name: &str, options: &RunOptions) -> Result<Owned> {
     Registry::of_user()?.claim(state, options.rm || !options.detach)
 }
 
-/// The user's choices about the machine, and the program's working directory.
-fn choices(options: &RunOptions, network: &Network) -> Result<(Choices, OsString)> {
+/// The user's choices about the machine, and the program's working directory. `named` comes along.
+fn choices(options: &RunOptions, network: &Network, named: Option<&Named>) -> Result<(Choices, OsString)> {
     let mut shares: Vec<Share> =
         options.share.iter().map(|text| Share::parse(text)).collect::<Result<_>>()?;
-    let mut directory = OsString::from(&options.directory);
+    let mut directory =
+        options.directory.clone().map_or_else(|| OsString::from("/"), PathBuf::into_os_string);
+    if let Some(named) = named {
+        directory = OsString::from(&named.directory);
+        shares.extend_from_slice(&named.shares);
+    }
     if options.here {
         let here = Share::here()?;
         directory = OsString::from(&here.guest);
         shares.push(here);
     }
+    // A folder that lies in another one is mounted after it, in whichever order they were given.
+    shares.sort_by_key(|share| Path::new(&share.guest).components().count());
     let choices = Choices {
         processors: options.smp,
         memory_bytes: options.memory.checked_mul(MIB).context("--memory: too much")?,
@@ -235,7 +246,10 @@ fn run(options: &RunOptions, image: &Image, machine: Option<Owned>, ready: Optio
     let user = options.user.as_deref().map(|user| user::parse(user, |path| image::read(image, path)));
     let user = user.transpose()?.unwrap_or_default();
     let mut network = network::prepare(&options.network)?;
-    let (choices, directory) = choices(options, &network.network)?;
+    let is_apart = options.here || options.directory.is_some();
+    let sees_nothing = !is_apart && options.share.is_empty() && options.image.root.is_none();
+    let named = if sees_nothing { Named::by(&options.program[1..])? } else { None };
+    let (choices, directory) = choices(options, &network.network, named.as_ref())?;
     if options.checking {
         guest::heddle::build_checking()?;
     }
@@ -298,8 +312,7 @@ fn run(options: &RunOptions, image: &Image, machine: Option<Owned>, ready: Optio
             _ => crash::stuck(&log.text()),
         }
     })?;
-    let sees_nothing = !options.here && options.share.is_empty() && options.image.root.is_none();
-    if status != 0 && sees_nothing && matches!(report.end, End::Program(_)) {
+    if status != 0 && sees_nothing && named.is_none() && matches!(report.end, End::Program(_)) {
         say_left_out(&options.program);
     }
     if let Some(owned) = machine.borrow_mut().as_mut() {

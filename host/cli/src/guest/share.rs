@@ -45,6 +45,14 @@ impl Share {
         Self::new(Path::new(host), guest, is_read_only).with_context(|| format!("--share {text}"))
     }
 
+    /// A folder at a path in the guest, read-only.
+    ///
+    /// # Errors
+    /// As those of [`Share::parse`].
+    pub fn read_only(host: &Path, guest: &Path) -> Result<Self> {
+        Self::new(host, Some(guest.to_str().context("the path is not UTF-8")?), true)
+    }
+
     fn new(host: &Path, guest: Option<&str>, is_read_only: bool) -> Result<Self> {
         let host = host.canonicalize().with_context(|| host.display().to_string())?;
         if !host.is_dir() {

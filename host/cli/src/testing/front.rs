@@ -31,6 +31,24 @@ fn fails(repository: &Path, arguments: &[&str], status: i32, words: &str) -> Res
     Ok(())
 }
 
+/// Files and folders that arguments name come along, at the same path, and the program starts in the directory.
+fn named(repository: &Path) -> Result<(), String> {
+    let script = "pwd && head -n 1 \"$1\" && ls \"$2\" && ls -A";
+    let arguments = ["run", "--", "sh", "-c", script, "sh", "./README.md", "docs"];
+    let output = heddle(repository, &arguments)?;
+    let here = repository.canonicalize().map_err(|error| error.to_string())?;
+    let text = output.text();
+    let mut lines = text.lines();
+    let (first, last) = ((lines.next(), lines.next()), text.lines().rev().take(2).collect::<Vec<_>>());
+    let seen = first == (here.to_str(), Some("# Heddle"))
+        && text.contains("GLOSSARY.md")
+        && last == ["docs", "README.md"];
+    if output.status != Some(0) || !seen {
+        return Err(format!("status {:?}, {text:?}: {}", output.status, output.complaints()));
+    }
+    Ok(())
+}
+
 /// The smallest machine that the tool admits has room for a program.
 fn least_memory(repository: &Path) -> Result<(), String> {
     let output = heddle(repository, &["run", "--memory", "5", "--", "true"])?;
@@ -43,6 +61,7 @@ fn least_memory(repository: &Path) -> Result<(), String> {
 /// Runs these tests.
 pub fn test(repository: &Path, tally: &mut Tally) {
     tally.record("front/the first command", &first_command(repository).into());
+    tally.record("front/named files come along", &named(repository).into());
     tally.record("front/the least memory", &least_memory(repository).into());
     tally.record("front/a kernel panic is explained by source lines", &panic::test().into());
     tally.record("front/a trace of system calls", &trace(repository).into());
@@ -56,7 +75,7 @@ pub fn test(repository: &Path, tally: &mut Tally) {
         return;
     }
     let [empty_name, text_name, foreign_name] = [&empty, &text, &foreign].map(|path| path.to_string_lossy());
-    let cases: [(&str, &[&str], i32, &str); 21] = [
+    let cases: [(&str, &[&str], i32, &str); 22] = [
         ("unknown option", &["run", "--nonsense", "true"], 125, "--nonsense"),
         ("no program", &["run"], 125, "PROGRAM"),
         ("not found", &["run", "no-such-program"], 127, "no-such-program"),
@@ -79,7 +98,13 @@ pub fn test(repository: &Path, tally: &mut Tally) {
         ("unknown network", &["run", "--net", "nonsense", "true"], 125, "tap=NAME"),
         ("published port without a network", &["run", "--net", "none", "-p", "1:1", "true"], 125, "-p"),
         ("a crash", &["run", "sh", "-c", "kill -SEGV $$"], 139, "sh: segmentation fault"),
-        ("a file that stays here", &["run", "cat", "heddle"], 1, "--here"),
+        (
+            "a file that comes along is not written",
+            &["run", "sed", "-i", "s/a/b/", "README.md"],
+            4,
+            "Read-only",
+        ),
+        ("a file above stays here", &["run", "cat", "tests/../../no-such-file"], 1, "No such file"),
         ("no such working directory", &["run", "-w", "/nonexistent", "true"], 125, "working directory"),
         (
             "no such working directory on Linux",

@@ -151,6 +151,10 @@ impl Inode for OverlayNode {
         found.map_or(none, |found| Statistics { magic: MAGIC, device: self.overlay.device, ..found })
     }
 
+    fn device(&self) -> u64 {
+        self.overlay.device
+    }
+
     fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
         self.entry_of(this, name)
     }

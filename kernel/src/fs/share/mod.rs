@@ -48,12 +48,13 @@ pub use crate::fs::share::watch::{changed, watched};
 ///
 /// # Errors
 /// The error that keeps one from being mounted.
-pub fn mount_all(shares: Vec<Share>) -> Result<(), Errno> {
+pub fn mount_all(mut shares: Vec<Share>) -> Result<(), Errno> {
     let mut buffer = [0; SHARE_VALUE_MAX];
     let Some(value) = boot::option(KEY_SHARE, &mut buffer) else { return Ok(()) };
+    // Devices come in any order, and a folder may lie in another.
+    shares.sort_unstable_by_key(number_of);
     for share in shares {
-        let number = core::str::from_utf8(&share.tag).ok().and_then(|tag| tag.strip_prefix(SHARE_TAG));
-        let number: Option<usize> = number.and_then(|number| number.parse().ok());
+        let number = number_of(&share);
         let Some(target) = number.and_then(|number| value.split(',').nth(number)) else { continue };
         let (path, flags) = match target.strip_suffix(SHARE_READ_ONLY) {
             Some(path) => (path, linux::MS_RDONLY),
@@ -72,4 +73,9 @@ pub fn mount_all(shares: Vec<Share>) -> Result<(), Errno> {
         setup::attach_at(&mount, path.as_bytes())?;
     }
     Ok(())
+}
+
+/// Which of the folders on the command line a device has.
+fn number_of(share: &Share) -> Option<usize> {
+    core::str::from_utf8(&share.tag).ok()?.strip_prefix(SHARE_TAG)?.parse().ok()
 }

@@ -11,7 +11,7 @@ use heddle_kernel_core::xarray::Sparse;
 use crate::error::Errno;
 use crate::fs::tree::directory::tree_node;
 use crate::fs::tree::{Tree, TreeNode};
-use crate::fs::{Dentry, FileType, Path};
+use crate::fs::{Dentry, FileType, Inode, Path};
 use crate::sync::SpinLock;
 
 /// The identity of a node, three words as in Linux's tmpfs: a random number of the tree, and the node's own.
@@ -101,6 +101,28 @@ pub fn encode_handle(place: &Path) -> Result<FileHandle, Errno> {
     let old = tree.handles.nodes.lock().insert(node.inode, exported).map_err(|_| Errno::ENOMEM)?;
     drop(old);
     let generation = *tree.handles.generation.call_once(random_generation);
+    Ok(FileHandle { generation, inode: node.inode })
+}
+
+/// The handle of a node, by the name that it has here if that is known.
+///
+/// # Errors
+/// `EOPNOTSUPP` (its file system has none), `ENOMEM`.
+pub fn encode_node_handle(node: &Arc<dyn Inode>, entry: Option<&Arc<Dentry>>) -> Result<FileHandle, Errno> {
+    let node = tree_node(node).map_err(|_| Errno::EOPNOTSUPP)?;
+    let handles = &node.tree.handles;
+    let exported =
+        ExportedNode { node: Arc::downgrade(&node), entry: entry.map_or_else(Weak::new, Arc::downgrade) };
+    node.attributes.lock().exported = true;
+    let mut nodes = handles.nodes.lock();
+    let old = if entry.is_none() && nodes.get(node.inode).is_some() {
+        None
+    } else {
+        nodes.insert(node.inode, exported).map_err(|_| Errno::ENOMEM)?
+    };
+    drop(nodes);
+    drop(old);
+    let generation = *handles.generation.call_once(random_generation);
     Ok(FileHandle { generation, inode: node.inode })
 }
 

@@ -42,7 +42,9 @@ use crate::sync::SpinLock;
 use heddle_kernel_core::hash::KeyedMap;
 
 use crate::fs::tree::handle::Handles;
-pub use crate::fs::tree::handle::{FileHandle, HANDLE_BYTES_MAX, decode_handle, encode_handle};
+pub use crate::fs::tree::handle::{
+    FileHandle, HANDLE_BYTES_MAX, decode_handle, encode_handle, encode_node_handle,
+};
 pub use crate::fs::tree::node::TreeNode;
 use crate::fs::tree::node::{Attributes, Body};
 use crate::fs::tree::seals::Seals;
@@ -167,6 +169,7 @@ impl Tree {
             marks: crate::fs::notify::Marks::new(),
             seals: Seals::new(linux_raw_sys::general::F_SEAL_SEAL),
             mapped: AtomicU8::new(0),
+            write_hint: AtomicU8::new(0),
             opened_at: SpinLock::new(None),
         })
     }

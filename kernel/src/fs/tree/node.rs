@@ -52,6 +52,8 @@ pub struct TreeNode {
     pub(super) seals: Seals,
     /// Whether it has been mapped, and how.
     pub(super) mapped: AtomicU8,
+    /// `F_SET_RW_HINT`.
+    pub(super) write_hint: AtomicU8,
     /// Where it was opened last, for the paths in `/proc/PID/maps`.
     pub(super) opened_at: SpinLock<Option<(Weak<Mount>, Weak<Dentry>)>>,
 }
@@ -185,6 +187,7 @@ impl TreeNode {
             marks: Marks::new(),
             seals: Seals::new(linux::F_SEAL_SEAL),
             mapped: AtomicU8::new(0),
+            write_hint: AtomicU8::new(0),
             opened_at: SpinLock::new(None),
         })
     }
@@ -412,6 +415,10 @@ impl Inode for TreeNode {
     fn openers(&self) -> Openers {
         let (writers, readers) = (&self.writers, &self.readers);
         Openers { writers: writers.load(Ordering::SeqCst), readers: readers.load(Ordering::SeqCst) }
+    }
+
+    fn write_hint(&self) -> Option<&AtomicU8> {
+        Some(&self.write_hint)
     }
 
     fn marks(&self) -> Option<&Marks> {

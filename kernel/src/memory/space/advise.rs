@@ -16,6 +16,20 @@ use crate::sched::Budget;
 /// The cost of a fault, in units of a [`Budget`].
 const FAULT_COST: u32 = 4;
 
+/// Not in the headers that the constants come from.
+const MADV_DONTNEED_LOCKED: u32 = 24;
+
+/// The memory that may be given back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Forgotten {
+    /// Anything.
+    All,
+    /// Memory that is not locked.
+    Unlocked,
+    /// Memory that is not locked, and of no object.
+    Own,
+}
+
 impl Space {
     /// madvise(2).
     ///
@@ -35,8 +49,9 @@ impl Space {
         }
         let range = self.check_range(start, end - start).ok_or(Errno::ENOMEM)?;
         match advice {
-            linux::MADV_DONTNEED => self.forget(range, false).await,
-            linux::MADV_FREE => self.forget(range, true).await,
+            linux::MADV_DONTNEED => self.forget(range, Forgotten::Unlocked).await,
+            MADV_DONTNEED_LOCKED => self.forget(range, Forgotten::All).await,
+            linux::MADV_FREE => self.forget(range, Forgotten::Own).await,
             linux::MADV_DONTFORK => self.flag(range, Flags::NOT_INHERITED, true).await,
             linux::MADV_DOFORK => self.flag(range, Flags::NOT_INHERITED, false).await,
             linux::MADV_WIPEONFORK => self.flag(range, Flags::WIPED_IN_CHILD, true).await,
@@ -70,19 +85,27 @@ impl Space {
     }
 
     /// Gives pages back; the next access finds the object's contents, or zeros.
-    async fn forget(&self, range: Range<usize>, only_own_memory: bool) -> Result<(), Errno> {
+    async fn forget(&self, range: Range<usize>, what: Forgotten) -> Result<(), Errno> {
         let _guard = self.lock.lock(range.clone()).await?;
         let (mut at, mut budget, mut is_mapped) = (range.start, Budget::new(), true);
         loop {
             let next = {
                 let state = self.state.lock();
                 let mut rest = state.mappings.overlapping(at..range.end);
-                rest.next().map(|mapping| (mapping.part(&(at..range.end)).range(), mapping.backing.clone()))
+                rest.next().map(|mapping| {
+                    let is_locked = mapping.flags.contains(Flags::LOCKED);
+                    (mapping.part(&(at..range.end)).range(), mapping.backing.clone(), is_locked)
+                })
             };
-            let Some((part, object)) = next else { break };
+            let Some((part, object, is_locked)) = next else { break };
             budget.step(FAULT_COST).await;
             is_mapped &= part.start == at;
-            if only_own_memory && matches!(object, Object::Source(_)) {
+            let is_refused = match what {
+                Forgotten::All => false,
+                Forgotten::Unlocked => is_locked,
+                Forgotten::Own => is_locked || matches!(object, Object::Source(_)),
+            };
+            if is_refused {
                 return Err(Errno::EINVAL);
             }
             at = part.end;

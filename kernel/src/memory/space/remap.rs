@@ -31,7 +31,7 @@ impl Space {
         if new_length == 0 || old_length == 0 {
             return Err(Errno::EINVAL);
         }
-        let old = self.check_range(start, old_length).ok_or(Errno::EINVAL)?;
+        let old = self.check_range(start, old_length).ok_or(Errno::EFAULT)?;
         if let Some(Placement::Fixed(target)) = placement {
             let end = target.checked_add(new_length).filter(|&end| end <= USER_END);
             let new = target..end.ok_or(Errno::EINVAL)?;

@@ -349,7 +349,8 @@ impl ControlGroup {
         if !notify::is_idle()
             && let Some(node) = self.node(file.name)
         {
-            notify::report_self(&*node, linux::IN_MODIFY);
+            let node: Arc<dyn Inode> = node;
+            notify::report_self(&node, linux::IN_MODIFY);
         }
     }
 

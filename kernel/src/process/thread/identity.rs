@@ -20,6 +20,8 @@ pub(super) struct ThreadIdentity {
     no_new_privileges: AtomicBool,
     /// personality(2).
     personality: AtomicU32,
+    /// `PR_MCE_KILL`.
+    failure_policy: AtomicU32,
     /// seccomp(2).
     seccomp: SpinLock<seccomp::Mode>,
     /// The calls that the program takes itself.
@@ -42,6 +44,7 @@ impl ThreadIdentity {
             credentials: SpinLock::new(credentials),
             no_new_privileges: AtomicBool::new(no_new_privileges),
             personality: AtomicU32::new(0),
+            failure_policy: AtomicU32::new(linux_raw_sys::prctl::PR_MCE_KILL_DEFAULT),
             seccomp: SpinLock::new(seccomp::Mode::Disabled),
             dispatch: SpinLock::new(None),
             task: SpinLock::new(None),
@@ -65,6 +68,19 @@ impl Thread {
     pub const NAME_BYTES: usize = 16;
     /// The bit of personality(2) that asks for the same addresses each time: `ADDR_NO_RANDOMIZE`.
     pub const NO_RANDOMIZATION: u32 = 0x0004_0000;
+    /// `READ_IMPLIES_EXEC`: memory that may be read may be executed.
+    pub const READ_IMPLIES_EXECUTE: u32 = 0x0040_0000;
+    /// `STICKY_TIMEOUTS`: select(2) and its relatives leave the time that is left.
+    pub const STICKY_TIMEOUTS: u32 = 0x0400_0000;
+    /// `UNAME26`: the release is told as one of Linux 2.6.
+    pub const UNAME26: u32 = 0x0002_0000;
+    /// The kind of system, in the lower byte.
+    pub const PERSONALITY_KIND: u32 = 0xff;
+    /// `PER_LINUX32`: the machine is told as one of 32 bits.
+    pub const LINUX32: u32 = 8;
+    /// Bits that a program with more rights than its caller loses: also `ADDR_COMPAT_LAYOUT` and `MMAP_PAGE_ZERO`.
+    pub const PERSONALITY_CLEARED: u32 =
+        Self::NO_RANDOMIZATION | Self::READ_IMPLIES_EXECUTE | 0x0020_0000 | 0x0010_0000;
 
     /// Its number.
     #[must_use]
@@ -176,6 +192,17 @@ impl Thread {
     /// personality(2); also after a change of rights, and for a child.
     pub fn set_personality(&self, personality: u32) {
         self.identity.personality.store(personality, Ordering::Relaxed);
+    }
+
+    /// The setting of `PR_MCE_KILL`.
+    #[must_use]
+    pub fn failure_policy(&self) -> u32 {
+        self.identity.failure_policy.load(Ordering::Relaxed)
+    }
+
+    /// `PR_MCE_KILL`; also for a child.
+    pub fn set_failure_policy(&self, policy: u32) {
+        self.identity.failure_policy.store(policy, Ordering::Relaxed);
     }
 
     /// The name that `/proc/PID/comm` shows, filled up with zeros.

@@ -23,6 +23,7 @@ pub(super) struct Wake {
     cpu: AtomicU32,
     /// The CPU that polled it last.
     last_cpu: AtomicU32,
+    migrations: AtomicU64,
     /// A [`ThreadMark`].
     mark: AtomicU64,
     /// The poll stands still while the host is asked.
@@ -38,7 +39,8 @@ impl Wake {
             node: WaitNode::new()?,
             work: AtomicU32::new(0),
             cpu: AtomicU32::new(0),
-            last_cpu: AtomicU32::new(0),
+            last_cpu: AtomicU32::new(arch::cpu::id() as u32),
+            migrations: AtomicU64::new(0),
             mark: AtomicU64::new(ThreadMark::new(tid, serial).0),
             in_detour: AtomicBool::new(false),
             waits_killably: AtomicBool::new(false),
@@ -64,9 +66,24 @@ impl Thread {
     pub fn arrive(&self, waker: &Waker) {
         self.wake.node.set_waker(waker);
         let cpu = arch::cpu::id() as u32;
-        self.wake.last_cpu.store(cpu, Ordering::Relaxed);
+        if self.wake.last_cpu.load(Ordering::Relaxed) != cpu {
+            self.migrate(cpu);
+        }
         self.wake.cpu.store(cpu + 1, Ordering::Release);
         running::set_on(cpu as usize, self.mark());
+    }
+
+    #[cold]
+    fn migrate(&self, cpu: u32) {
+        let count = &self.wake.migrations;
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.wake.last_cpu.store(cpu, Ordering::Relaxed);
+    }
+
+    /// How often the thread went on on another CPU than the one it had been on.
+    #[must_use]
+    pub fn migrations(&self) -> u64 {
+        self.wake.migrations.load(Ordering::Relaxed)
     }
 
     /// The poll stands still from now on, until [`Thread::end_detour`].

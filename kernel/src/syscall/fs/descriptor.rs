@@ -1,6 +1,7 @@
 //! Descriptors: `close`, `dup`, `fcntl`, `ioctl`.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, Ordering};
 use linux_raw_sys::{general as linux, ioctl as requests};
 
 use crate::arch::time::now_ns;
@@ -199,10 +200,24 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
             if argument > 1 << 31 {
                 return Err(Errno::EINVAL.into());
             }
-            if argument > CAPACITY_LIMIT {
+            let is_free = call.thread.credentials().is_capable(linux::CAP_SYS_RESOURCE);
+            if argument > CAPACITY_LIMIT && !is_free {
                 return Err(Errno::EPERM.into());
             }
             pipe.set_capacity(argument)?
+        }
+        linux::F_GET_RW_HINT => {
+            let hint = write_hint(&open).map_or(0, |hint| hint.load(Ordering::Relaxed));
+            put(call, argument, &u64::from(hint).to_ne_bytes())?;
+            0
+        }
+        linux::F_SET_RW_HINT => {
+            let hint = u64::from_ne_bytes(get(call, argument)?);
+            if hint > RW_HINT_MAX {
+                return Err(Errno::EINVAL.into());
+            }
+            write_hint(&open).ok_or(Errno::EINVAL)?.store(hint as u8, Ordering::Relaxed);
+            0
         }
         linux::F_GET_SEALS => open.file.seals()? as usize,
         linux::F_GETLEASE => lease::get(&open),
@@ -221,6 +236,14 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
         _ => return Err(Errno::EINVAL.into()),
     };
     Ok(value.into())
+}
+
+/// `RWH_WRITE_LIFE_EXTREME`.
+const RW_HINT_MAX: u64 = 5;
+
+/// Where the hint of the file's node is kept.
+fn write_hint(open: &OpenFile) -> Option<&AtomicU8> {
+    open.place.as_ref().and_then(|place| place.entry.node.write_hint())
 }
 
 fn is_socket(open: &OpenFile) -> bool {

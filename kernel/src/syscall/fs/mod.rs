@@ -5,6 +5,7 @@ pub mod descriptor;
 pub mod directory;
 pub mod epoll;
 pub mod event;
+pub mod fanotify;
 pub mod handle;
 pub mod inotify;
 pub mod landlock;

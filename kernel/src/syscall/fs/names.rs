@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
+use crate::fs::fanotify;
 use crate::fs::inode::{Contents, Creation, Rename};
 use crate::fs::landlock::Referring;
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
@@ -175,7 +176,7 @@ fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) 
     let parent = &found.directory.entry;
     let name = found.vacant()?;
     parent.node.link(parent, name, node)?;
-    notify::report_self(&**node, linux::IN_ATTRIB);
+    notify::report_self(node, linux::IN_ATTRIB);
     notify::report_name(parent, name, node.kind(), linux::IN_CREATE);
     Ok(0.into())
 }
@@ -233,7 +234,10 @@ pub fn remove(thread: &Arc<Thread>, descriptor: i32, path: &[u8], directory: boo
     // A watched node goes with its last reference, which is when its end is reported.
     parent.entry.node.unlink(&place.entry)?;
     if !directory {
-        notify::report_self(&*place.entry.node, linux::IN_ATTRIB);
+        notify::report_self(&place.entry.node, linux::IN_ATTRIB);
+    }
+    if !fanotify::is_idle() && (directory || place.entry.node.metadata().links == 0) {
+        fanotify::report_self(&place.entry.node, linux::IN_DELETE_SELF);
     }
     if let (false, Ok(name)) = (notify::is_idle(), place.entry.name()) {
         notify::report_name(&parent.entry, &name, place.entry.node.kind(), linux::IN_DELETE);
@@ -364,12 +368,12 @@ fn report_rename(
     if other.is_some_and(|other| Arc::ptr_eq(&other.entry.node, node)) {
         return;
     }
-    notify::report_rename(from, old_name, to, name, &**node);
+    notify::report_rename(from, old_name, to, name, node);
     match other {
         Some(other) if how == Rename::Exchange => {
-            notify::report_rename(to, name, from, old_name, &*other.entry.node);
+            notify::report_rename(to, name, from, old_name, &other.entry.node);
         }
-        Some(other) => notify::report_self(&*other.entry.node, linux::IN_ATTRIB),
+        Some(other) => notify::report_self(&other.entry.node, linux::IN_ATTRIB),
         None => {}
     }
 }

@@ -4,8 +4,10 @@ use alloc::sync::Arc;
 use heddle_kernel_core::decimal::Decimal;
 use linux_raw_sys::general as linux;
 
+use crate::call::Caller;
 use crate::error::Errno;
 use crate::fs::access::Access;
+use crate::fs::fanotify::{self, OpenPermission};
 use crate::fs::inode::{Contents, Creation, Inode, Opening};
 use crate::fs::lease::{self, LeaseBreak};
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
@@ -21,6 +23,7 @@ use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;
 
 /// The arguments of an open, decoded.
+#[derive(Clone, Copy)]
 struct OpenRequest {
     flags: u32,
     mode: u32,
@@ -172,9 +175,23 @@ pub(super) fn open_place(call: &Call<'_>, place: Path, flags: u32) -> SyscallRes
 /// Gives a file that was opened a descriptor in the room that was made, once nothing is in the way of the opening.
 fn add_opened(call: &Call<'_>, opened: OpenedFile, request: &OpenRequest) -> SyscallResult {
     let thread = call.thread;
+    let OpenedFile { open, is_uncut } = opened;
+    if fanotify::is_asked()
+        && let Some(permission) = OpenPermission::ask(&open)?
+    {
+        let (thread, request) = (thread.clone(), *request);
+        return pending(async move {
+            permission.wait(&thread).await?;
+            finish(add_permitted(&thread, OpenedFile { open, is_uncut }, &request)).await
+        });
+    }
+    add_permitted(thread, OpenedFile { open, is_uncut }, request)
+}
+
+fn add_permitted(thread: &Caller, opened: OpenedFile, request: &OpenRequest) -> SyscallResult {
+    let OpenedFile { open, is_uncut } = opened;
     let table = thread.descriptors();
     let limit = thread.process.descriptor_limit();
-    let OpenedFile { open, is_uncut } = opened;
     let close_on_exec = request.flags & linux::O_CLOEXEC != 0;
     if let Some(leases) = LeaseBreak::find(&open) {
         let thread = thread.clone();
@@ -423,7 +440,7 @@ fn open_existing(
     if open.came_too_late() {
         return Err(Errno::EROFS);
     }
-    let is_uncut = truncates && !lease::is_idle();
+    let is_uncut = truncates && (!lease::is_idle() || fanotify::is_asked());
     if truncates && !is_uncut {
         cut(&open)?;
     }

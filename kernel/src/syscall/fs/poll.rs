@@ -10,6 +10,7 @@ use crate::call::caller::Caller;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{DescriptorTable, OpenFile};
 use crate::memory::{Space, fallible};
+use crate::process::Thread;
 use crate::sched::Budget;
 use crate::signal::SignalSet;
 use crate::syscall::fs::{get, get_bytes, put};
@@ -94,6 +95,10 @@ impl PollLimit {
         let Some((remaining, deadline_ns)) = self.remaining.zip(self.deadline_ns) else {
             return Ok(result?.into());
         };
+        if thread.personality() & Thread::STICKY_TIMEOUTS != 0 {
+            let interrupted = |error| if error == Errno::ERESTARTNOHAND { Errno::EINTR } else { error };
+            return Ok(result.map_err(interrupted)?.into());
+        }
         let left_ns = if self.is_zero { 0 } else { deadline_ns.saturating_sub(now_ns()) };
         let words = [left_ns / 1_000_000_000, left_ns % 1_000_000_000 / remaining.unit_ns];
         let space = thread.space();
@@ -433,7 +438,7 @@ pub fn pselect6(call: &mut Call<'_>) -> SyscallResult {
 
 fn start_select(call: &mut Call<'_>, limit: PollLimit, mask: Option<SignalSet>) -> SyscallResult {
     let count = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
-    let count = count.min(call.thread.process.descriptor_limit());
+    let count = count.min(call.thread.descriptors().reach());
     // The kernel's unit is the word.
     let length = count.div_ceil(64) * 8;
     let addresses = [call.word(1), call.word(2), call.word(3)];

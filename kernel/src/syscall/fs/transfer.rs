@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use linux_raw_sys::general as linux;
 
+use crate::arch::paging::USER_END;
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::buffer::{Atomicity, IoSegment};
@@ -89,6 +90,14 @@ pub struct Transfer {
 impl Transfer {
     fn total(&self) -> usize {
         self.segments.as_slice().iter().map(|segment| segment.length).sum()
+    }
+
+    /// Whether some of the memory is at addresses that no program has. Only asked where nothing has been moved.
+    #[cold]
+    fn is_impossible(&self) -> bool {
+        self.segments.as_slice().iter().any(|segment| {
+            segment.length > 0 && segment.address.checked_add(segment.length).is_none_or(|end| end > USER_END)
+        })
     }
 
     fn events(&self) -> Events {
@@ -291,6 +300,7 @@ impl Operation for Transfer {
         }
         match self.attempt() {
             Ok(0) if self.is_unfinished => Step::Again,
+            Ok(0) if self.done == 0 && self.is_impossible() => Step::Finished(Err(Errno::EFAULT)),
             Ok(0) => Step::Finished(Ok(self.done)),
             Ok(_) => {
                 let again = |transfer: &Self| match transfer.direction {
@@ -313,6 +323,9 @@ impl Operation for Transfer {
                 if self.done > 0 && (self.direction == TransferDirection::Read || self.some_is_enough) =>
             {
                 Step::Finished(Ok(self.done))
+            }
+            Err(TryError::WouldBlock) if self.done == 0 && self.is_impossible() => {
+                Step::Finished(Err(Errno::EFAULT))
             }
             Err(TryError::WouldBlock) if no_wait || self.open.flags().contains(StatusFlags::NONBLOCK) => {
                 Step::Finished(self.end(Errno::EAGAIN))

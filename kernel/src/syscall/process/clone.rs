@@ -21,7 +21,7 @@ use crate::process::pidfd::ProcessFile;
 use crate::process::thread::Parts;
 use crate::process::user_task::UserTask;
 use crate::process::vfork::Vfork;
-use crate::process::{Credentials, Limits, Resource, Thread, seccomp, table, time_namespace, trace};
+use crate::process::{Credentials, Limits, Resource, Thread, perf, seccomp, table, time_namespace, trace};
 use crate::syscall::process::new_process::{
     child_actions, child_directories, enter_group, inherit, lock_group, make_process, numbers, real_parent,
 };
@@ -283,6 +283,7 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
         let pidfd = attach_pidfd(thread, &child, &request)?;
         let started = publish_tids(thread, &child, &request, pidfd.as_ref()).and_then(|()| {
             let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
+            perf::inherit(thread, &child);
             thread_loop::spawn(&child, context)?;
             Ok(vfork)
         });
@@ -334,6 +335,7 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
     };
     let started = written.and_then(|()| {
         let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
+        perf::inherit(&thread, &child);
         thread_loop::spawn(&child, context)?;
         Ok(vfork)
     });
@@ -429,6 +431,7 @@ fn attach_pidfd(
 
 /// Takes back a child that could not be started, and its descriptor.
 fn take_back(child: &Arc<Thread>, pidfd: Option<Pidfd>) {
+    perf::forget(child);
     discard(child);
     if let Some(pidfd) = pidfd {
         drop(pidfd.table.remove(pidfd.number));

@@ -1,4 +1,4 @@
-//! Calls of the machine's administrator: `setdomainname`, `syslog`, `reboot`, `sysfs`, `ustat`, `iopl`.
+//! Calls of the machine's administrator: `setdomainname`, `syslog`, `reboot`, `sysfs`, `ustat`, `vhangup`, `iopl`.
 
 use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
@@ -159,6 +159,15 @@ pub fn reboot(call: &mut Call<'_>) -> SyscallResult {
         CAD_ON | CAD_OFF => Ok(0.into()),
         _ => Err(Errno::EINVAL.into()),
     }
+}
+
+/// vhangup(2): the session's terminal hangs up, if it has one.
+pub fn vhangup(call: &mut Call<'_>) -> SyscallResult {
+    check_capability(call, linux::CAP_SYS_TTY_CONFIG)?;
+    if let Some(terminal) = call.thread.process.session().terminal() {
+        terminal.hang_up();
+    }
+    Ok(0.into())
 }
 
 /// iopl(2): no program reaches a port.

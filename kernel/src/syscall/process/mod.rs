@@ -1,6 +1,7 @@
 //! The system calls about processes, threads, signals and scheduling; one file a family.
 
 pub mod acct;
+pub mod advice;
 pub mod arch_prctl;
 pub mod clone;
 pub mod core_dump;
@@ -15,6 +16,7 @@ pub mod limits;
 pub mod machine;
 pub mod namespaces;
 mod new_process;
+pub mod perf;
 pub mod pidfd;
 mod privilege;
 pub mod ptrace;

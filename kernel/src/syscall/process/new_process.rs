@@ -20,6 +20,7 @@ pub(super) fn inherit(parent: &Arc<Thread>, child: &Thread, request: &CloneReque
     child.set_io_priority(parent.io_priority());
     child.inherit_timer_slack(parent);
     child.set_personality(parent.personality());
+    child.set_failure_policy(parent.failure_policy());
     child.set_memory_policy(parent.memory_policy());
     if request.has(linux::CLONE_CHILD_CLEARTID) {
         child.set_clear_child_tid(request.child_tid);

@@ -1,5 +1,7 @@
 //! `uname`, `sysinfo` and other facts of the system, and prctl(2).
 
+use core::fmt::Write;
+use heddle_kernel_core::mitigations::Fault;
 use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::{general as linux, prctl};
 
@@ -10,7 +12,7 @@ use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::process::host_name::HOST_NAME_BYTES;
 use crate::process::thread::UserDispatch;
-use crate::process::{Thread, exit, load, table};
+use crate::process::{Thread, exit, load, perf, table};
 use crate::syscall::fs::TRANSFER_LIMIT;
 use crate::syscall::process::{isolation, privilege, seccomp};
 use crate::syscall::{Call, SyscallResult, user};
@@ -28,12 +30,15 @@ fn padded(text: &str) -> [u8; HOST_NAME_BYTES] {
 /// uname(2).
 pub fn uname(call: &mut Call<'_>) -> SyscallResult {
     let names = call.thread.namespaces().names.clone();
+    let personality = call.thread.personality();
+    let is_small = personality & Thread::PERSONALITY_KIND == Thread::LINUX32;
+    let release = if personality & Thread::UNAME26 == 0 { padded(RELEASE) } else { old_release() };
     let fields = [
         padded("Linux"),
         names.host_name(),
-        padded(RELEASE),
+        release,
         padded(VERSION),
-        padded(arch::MACHINE_NAME),
+        padded(if is_small { "i686" } else { arch::MACHINE_NAME }),
         names.domain_name(),
     ];
     let space = call.thread.space();
@@ -41,6 +46,35 @@ pub fn uname(call: &mut Call<'_>) -> SyscallResult {
         space.write_bytes(call.word(0).wrapping_add(index * HOST_NAME_BYTES), field)?;
     }
     Ok(0.into())
+}
+
+/// The release as programs want it that know no other than Linux 2.6: 2.6.60 is 6.0.
+fn old_release() -> [u8; HOST_NAME_BYTES] {
+    let mut parts = RELEASE.splitn(3, '.').skip(1);
+    let minor = parts.next().and_then(|part| part.parse().ok()).unwrap_or(0_u32);
+    let rest = parts.next().unwrap_or("").trim_start_matches(|letter: char| letter.is_ascii_digit());
+    let mut bytes = [0; HOST_NAME_BYTES];
+    let (room, _) = bytes.split_at_mut(HOST_NAME_BYTES - 1);
+    let mut text = FixedText { room, length: 0 };
+    // A release that is too long is cut.
+    let _ = write!(text, "2.6.{}{rest}", minor + 60);
+    bytes
+}
+
+/// Text in a field of fixed length.
+struct FixedText<'a> {
+    room: &'a mut [u8],
+    length: usize,
+}
+
+impl Write for FixedText<'_> {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let free = &mut self.room[self.length..];
+        let length = text.len().min(free.len());
+        free[..length].copy_from_slice(&text.as_bytes()[..length]);
+        self.length += length;
+        if length < text.len() { Err(core::fmt::Error) } else { Ok(()) }
+    }
 }
 
 /// sethostname(2).
@@ -145,13 +179,12 @@ pub fn getrandom(call: &mut Call<'_>) -> SyscallResult {
     carry_out(call.thread, WaitOptions::default(), operation)
 }
 
-/// personality(2): Linux's own, with or without random addresses.
+/// personality(2): every word is kept; what Linux itself looks at counts, but for the places of mappings.
 pub fn personality(call: &mut Call<'_>) -> SyscallResult {
     let before = call.thread.personality();
     match call.uint(0) {
         u32::MAX => {}
-        word if word & !Thread::NO_RANDOMIZATION == 0 => call.thread.set_personality(word),
-        _ => return Err(Errno::EINVAL.into()),
+        word => call.thread.set_personality(word),
     }
     Ok((before as usize).into())
 }
@@ -182,6 +215,62 @@ fn set_user_dispatch(call: &Call<'_>) -> Result<(), Errno> {
     };
     call.thread.set_user_dispatch(dispatch);
     Ok(())
+}
+
+/// `PR_MCE_KILL`: when a program is to hear of memory that has failed. No such failure is seen here, and the answer is
+/// what was set.
+fn set_failure_policy(call: &Call<'_>) -> Result<(), Errno> {
+    if has_more(call, 3) {
+        return Err(Errno::EINVAL);
+    }
+    let policy = match (call.uint(1), call.uint(2)) {
+        (prctl::PR_MCE_KILL_CLEAR, 0) => prctl::PR_MCE_KILL_DEFAULT,
+        (prctl::PR_MCE_KILL_SET, policy) if policy <= prctl::PR_MCE_KILL_DEFAULT => policy,
+        _ => return Err(Errno::EINVAL),
+    };
+    call.thread.set_failure_policy(policy);
+    Ok(())
+}
+
+/// Whether the processors have a fault.
+fn has_fault(fault: Fault) -> bool {
+    let mut room = [0; 64];
+    let mut text = FixedText { room: &mut room, length: 0 };
+    // Only the beginning is looked at.
+    let _ = arch::mitigations::describe(fault, &mut text);
+    let length = text.length;
+    !room[..length].starts_with(b"Not affected")
+}
+
+/// `PR_GET_SPECULATION_CTRL`: programs control nothing of it.
+fn speculation(call: &Call<'_>) -> Result<u32, Errno> {
+    if has_more(call, 2) {
+        return Err(Errno::EINVAL);
+    }
+    let by_fault = |fault| if has_fault(fault) { prctl::PR_SPEC_ENABLE } else { prctl::PR_SPEC_NOT_AFFECTED };
+    match u32::try_from(call.word(1)) {
+        Ok(prctl::PR_SPEC_STORE_BYPASS) => Ok(by_fault(Fault::SpecStoreBypass)),
+        Ok(prctl::PR_SPEC_INDIRECT_BRANCH) => Ok(by_fault(Fault::SpectreV2)),
+        Ok(prctl::PR_SPEC_L1D_FLUSH) => Ok(prctl::PR_SPEC_FORCE_DISABLE),
+        _ => Err(Errno::ENODEV),
+    }
+}
+
+/// `PR_SET_SPECULATION_CTRL`, of which nothing but what is so anyway succeeds.
+fn set_speculation(call: &Call<'_>) -> Result<(), Errno> {
+    if has_more(call, 3) {
+        return Err(Errno::EINVAL);
+    }
+    let what = call.uint(2);
+    let is_known =
+        matches!(what, prctl::PR_SPEC_ENABLE | prctl::PR_SPEC_DISABLE | prctl::PR_SPEC_FORCE_DISABLE);
+    match u32::try_from(call.word(1)) {
+        Ok(prctl::PR_SPEC_STORE_BYPASS) => Err(Errno::ENXIO),
+        Ok(prctl::PR_SPEC_INDIRECT_BRANCH | prctl::PR_SPEC_L1D_FLUSH) if !is_known => Err(Errno::ERANGE),
+        Ok(prctl::PR_SPEC_INDIRECT_BRANCH) if what == prctl::PR_SPEC_ENABLE => Ok(()),
+        Ok(prctl::PR_SPEC_INDIRECT_BRANCH | prctl::PR_SPEC_L1D_FLUSH) => Err(Errno::EPERM),
+        _ => Err(Errno::ENODEV),
+    }
 }
 
 /// prctl(2).
@@ -257,6 +346,15 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_SET_SYSCALL_USER_DISPATCH => set_user_dispatch(call)?,
         prctl::PR_GET_SECCOMP => return Ok((thread.seccomp().number() as usize).into()),
         prctl::PR_SET_SECCOMP => return seccomp::set_by_prctl(call),
+        prctl::PR_TASK_PERF_EVENTS_DISABLE => perf::set_all_of(thread, false),
+        prctl::PR_TASK_PERF_EVENTS_ENABLE => perf::set_all_of(thread, true),
+        prctl::PR_MCE_KILL => set_failure_policy(call)?,
+        prctl::PR_MCE_KILL_GET if (1..5).any(|index| call.word(index) != 0) => {
+            return Err(Errno::EINVAL.into());
+        }
+        prctl::PR_MCE_KILL_GET => return Ok((thread.failure_policy() as usize).into()),
+        prctl::PR_GET_SPECULATION_CTRL => return Ok((speculation(call)? as usize).into()),
+        prctl::PR_SET_SPECULATION_CTRL => set_speculation(call)?,
         prctl::PR_SET_TIMERSLACK => thread.set_timer_slack_ns(argument as u64),
         prctl::PR_GET_TIMERSLACK => return Ok((thread.timer_slack_ns() as usize).into()),
         _ => return Err(Errno::EINVAL.into()),

@@ -46,13 +46,18 @@ pub struct Experiment {
     pub checked: Option<fn(&str) -> bool>,
 }
 
+/// An experiment's own function: it measures into the record, and returns what is wanted of it.
+pub type Measure = fn(&Request, usize, &mut Record, &Interrupt) -> Result<Vec<Goal>>;
+
 /// How an experiment is run.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// By a plan of machines, given the processors of those that have more than one.
     Machines(fn(Effort, Option<u32>) -> Plan),
     /// By a function of its own, which gets the number of runs.
-    Own(fn(&Request, usize, &mut Record, &Interrupt) -> Result<Vec<Goal>>),
+    Own(Measure),
+    /// The same, and what judges a record by goals of its own: kept results are judged by it again when they are drawn.
+    Judged(Measure, fn(&mut Record)),
 }
 
 /// The name that stands for all of them, one after the other.

@@ -13,7 +13,7 @@ use crate::paths;
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ranges",
     summary: "heddle-range-lock beside other range locks, on this host",
-    kind: Kind::Own(run),
+    kind: Kind::Judged(run, judge),
     checked: None,
 };
 
@@ -25,8 +25,18 @@ const PLOTS: &str = "plots";
 const PROCESSOR: &str = ", processor time";
 /// The part of a row's name that marks preempted holders.
 const CROWDED: &str = ", more threads than cores";
-/// The plainest rival.
-const PLAINEST: &str = "mutex+map";
+/// The part of a figure's name that marks a wait.
+const LATENCY: &str = ", latency of ";
+/// Locks with a bit for each key of segments that are laid out beforehand: rivals where keys are such, as in the
+/// engine.
+const BITMAPS: [&str; 2] = ["bitmap", "LeanStore"];
+const WITHOUT_BITMAPS: &str = " for any keys";
+/// The workloads of a storage engine, whose keys are pages of one area.
+const ENGINE: &str = "engine";
+/// The workloads with so many ranges held that the lock is to be ahead of all others.
+const LARGE: [&str; 3] = ["held 1000", "held 10000", "held 100000"];
+/// The unit of rows about pairs.
+const PAIR: &str = "ns a lock and unlock";
 /// The shares of acquisitions that a latency is given for, by the tool's names.
 const SHARES: [(&str, &str); 4] =
     [("p50_ns", "half"), ("p99_ns", "99 of 100"), ("p999_ns", "999 of 1000"), ("max_ns", "all")];
@@ -48,7 +58,7 @@ fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interru
     latencies(&value, record)?;
     memory(&value, record)?;
     lines(&value, record)?;
-    let ratios: Vec<_> = record.figures.iter().map(|figure| ratio(record, figure)).collect();
+    let ratios: Vec<_> = record.figures.iter().map(|figure| ratio(record, figure, |_| true)).collect();
     for (figure, ratio) in record.figures.iter_mut().zip(ratios) {
         figure.ratio = ratio;
     }
@@ -56,7 +66,6 @@ fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interru
     for row in rows(&value, "heights")? {
         record.figures.push(rate(row, ", the thesis' list by height")?);
     }
-    judge(record);
     Ok(Vec::new())
 }
 
@@ -116,7 +125,7 @@ fn lines(value: &Value, record: &mut Record) -> Result<()> {
 fn latencies(value: &Value, record: &mut Record) -> Result<()> {
     for row in rows(value, "latencies")? {
         for (key, share) in SHARES {
-            let name = format!("{}, latency of {share}", host::text(row, "workload")?);
+            let name = format!("{}{LATENCY}{share}", host::text(row, "workload")?);
             record.figures.push(Figure { processors: threads(row)?, ..plain(row, name, &row[key])? });
         }
     }
@@ -166,45 +175,49 @@ fn plain(row: &Value, name: String, value: &Value) -> Result<Figure> {
     Ok(Figure {
         name,
         side: host::text(row, "side")?.to_owned(),
-        unit: "ns a lock and unlock".to_owned(),
+        unit: PAIR.to_owned(),
         processors: 1,
         median: value.as_f64(),
         ..Figure::new(Scale::Native)
     })
 }
 
-/// Judges against the plainest rival: as good on one thread with few ranges held, by processor time; twice as good from
-/// 1,000 held ranges or eight threads on.
+/// Judges each row of pairs against the best rival that can stand in for a range lock: as good on one and two threads,
+/// twice as good from 1,000 held ranges or eight threads on. Processor time counts where each thread has a processor,
+/// the rate where not.
 fn judge(record: &mut Record) {
-    let few = ["W1", "W2", "held 1", "held 10"].map(|workload| (format!("{workload}{PROCESSOR}"), 1, 1.0));
-    let many =
-        ["held 1000", "held 10000", "held 100000"].map(|workload| (format!("{workload}{PROCESSOR}"), 1, 2.0));
-    let crowd = ["W1", "W2", "held 10", "held 1000", "zipf 0.99"]
-        .map(|workload| (format!("{workload}{CROWDED}"), 8, 2.0));
-    for (name, processors, wanted) in few.into_iter().chain(many).chain(crowd) {
-        let of = |side: &str| {
-            let is_it = |figure: &&Figure| {
-                figure.name == name && figure.processors == processors && figure.side == side
-            };
-            record.figures.iter().find(is_it)?.median
-        };
-        let got = of(PLAINEST).zip(of(OURS)).map(|(theirs, ours)| theirs / ours);
-        record.goals.push(GoalVerdict {
-            figure: format!("{name}, against {PLAINEST}"),
-            x: None,
+    let is_judged = |figure: &&Figure| {
+        let is_pair = figure.scale == Scale::Native && figure.unit == PAIR && !figure.name.contains(LATENCY);
+        let is_time = figure.name.ends_with(PROCESSOR);
+        figure.side == OURS
+            && is_pair
+            && (is_time || figure.name.ends_with(CROWDED) && !figure.name.contains(PROCESSOR))
+    };
+    let verdict = |figure: &Figure| {
+        let is_large = LARGE
+            .iter()
+            .any(|workload| figure.name.strip_prefix(workload).is_some_and(|rest| rest.starts_with(',')));
+        let wanted = if is_large || figure.processors >= 8 { 2.0 } else { 1.0 };
+        let is_engine = figure.name.starts_with(ENGINE);
+        let got = ratio(record, figure, |side| is_engine || !BITMAPS.contains(&side));
+        GoalVerdict {
+            figure: figure.name.clone(),
+            x: figure.x,
             scale: Scale::Native,
-            processors,
+            processors: figure.processors,
             wanted_ratio: Some(wanted),
-            wanted: format!("{wanted} times as good"),
+            wanted: format!("{wanted} times the best rival{}", if is_engine { "" } else { WITHOUT_BITMAPS }),
             got,
-            met: got.is_some_and(|got| got >= wanted),
-        });
-    }
+            met: got.is_some_and(|ratio| ratio >= wanted),
+        }
+    };
+    record.goals = record.figures.iter().filter(is_judged).map(verdict).collect();
 }
 
-/// How many times our figure is as good as the best rival's; nothing for a rival's.
-fn ratio(record: &Record, ours: &Figure) -> Option<f64> {
-    let is_rival = |figure: &&Figure| figure.side != ours.side && figure.is_comparable(ours);
+/// How many times our figure is as good as that of the best rival that `counts`; nothing for a rival's.
+fn ratio(record: &Record, ours: &Figure, counts: impl Fn(&str) -> bool) -> Option<f64> {
+    let is_rival =
+        |figure: &&Figure| figure.side != ours.side && counts(&figure.side) && figure.is_comparable(ours);
     let rivals = record.figures.iter().filter(is_rival).filter_map(|figure| figure.median);
     let ratio = || {
         let best =
