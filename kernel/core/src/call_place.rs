@@ -1,5 +1,5 @@
-//! Places in a program's text where a `syscall` becomes a jump into the kernel: which those are on x86-64, and the bytes
-//! that take their place. Why they are these, `arch/x86_64/direct.rs` of the kernel says.
+//! Places in a program's text where a `syscall` becomes a jump into the kernel: which those are on x86-64, and the
+//! bytes that take their place. Why they are these, `arch/x86_64/direct.rs` of the kernel says.
 //!
 //! The jump has seven bytes and a `syscall` two. So what lies beside it has to belong to it in every way in which the
 //! program may come by: an instruction of five bytes before, whose last byte is followed by nothing but the call, or
@@ -50,8 +50,8 @@ impl PlaceKind {
     }
 }
 
-/// The kind of a place by the bytes up to the end of the call, and those behind it, as far as they can be read. It was
-/// just used for call `number`. `None`: it stays as it is.
+/// The kind of a place by the bytes up to the end of the call, and those behind it, as far as they can be read. It
+/// was just used for call `number`. `None`: it stays as it is.
 #[must_use]
 pub fn recognize(before: &[u8; JUMP_LENGTH + 1], after: &[u8], number: u32) -> Option<PlaceKind> {
     let [prefix, instruction @ .., first, second] = before;
@@ -59,8 +59,8 @@ pub fn recognize(before: &[u8; JUMP_LENGTH + 1], after: &[u8], number: u32) -> O
         return None;
     }
     let [operation, value @ ..] = instruction;
-    // With a prefix, which the byte before may be, it loads another register. That the number is the call's own tells it from
-    // the end of a longer instruction.
+    // With a prefix, which the byte before may be, it loads another register. That the number is the call's own tells
+    // it from the end of a longer instruction.
     let has_prefix = matches!(prefix, 0x40..=0x4f | 0x66);
     if *operation == MOVE && !has_prefix && u32::from_le_bytes(*value) == number {
         return Some(PlaceKind::Move);

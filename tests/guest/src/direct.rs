@@ -1,5 +1,5 @@
-//! System calls at one place again and again: on a machine with direct calls the place becomes a jump into the kernel,
-//! and everywhere it must stay what it is to a program, a signal's handler and a debugger.
+//! System calls at one place again and again: on a machine with direct calls the place becomes a jump into the
+//! kernel, and everywhere it must stay what it is to a program, a signal's handler and a debugger.
 #![allow(unsafe_code)] // System calls at places of this module's own, and looks at them.
 
 use std::arch::global_asm;

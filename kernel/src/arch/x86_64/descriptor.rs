@@ -210,8 +210,8 @@ fn install_protection() {
     if use_smap && !IS_PATCHED.swap(true, Ordering::AcqRel) {
         patch_smap_sites();
     }
-    // SAFETY: the CPU has each of them. Unless programs run in the kernel's mode, which wants neither SMEP nor SMAP, that
-    // mode executes no user page and touches user memory only in user.s, between `stac` and `clac`.
+    // SAFETY: the CPU has each of them. Unless programs run in the kernel's mode, which wants neither SMEP nor SMAP,
+    // that mode executes no user page and touches user memory only in user.s, between `stac` and `clac`.
     unsafe { Cr4::update(|flags| flags.insert(wanted)) };
 }
 

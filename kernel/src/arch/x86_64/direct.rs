@@ -1,29 +1,30 @@
 //! Calls in place of system calls: a machine whose programs run at the kernel's privilege level, by choice.
 //!
-//! A program's `syscall` then changes no level, and most of them become a jump into the kernel. The kernel checks every
-//! argument as ever, so a wrong one does no harm; a wrong *program* can, since nothing keeps it from the kernel's memory.
+//! A program's `syscall` then changes no level, and most of them become a jump into the kernel. The kernel checks
+//! every argument as ever, so a wrong one does no harm; a wrong *program* can, since nothing keeps it from the
+//! kernel's memory.
 //!
 //! # How a place is patched
 //! `mov $NUMBER, %eax; syscall` is 5 + 2 bytes, as most of the C library's calls are, and `jmp *ADDRESS`, with an
-//! address of 32 bits that is extended by its sign, is 7: `ff 24 25` and the address. So a program jumps through a word of
-//! the kernel's image, at [`WINDOW`] on, to a stub, which says which of the program's places it was; a table of the program
-//! has the address after the place, and the number. A `call` would push its return address onto the program's stack,
-//! where a function without calls keeps data below the stack pointer. What else is patched, `kernel/core`'s `call_place`
-//! says; all other places stay as they are.
+//! address of 32 bits that is extended by its sign, is 7: `ff 24 25` and the address. So a program jumps through a
+//! word of the kernel's image, at [`WINDOW`] on, to a stub, which says which of the program's places it was; a table
+//! of the program has the address after the place, and the number. A `call` would push its return address onto the
+//! program's stack, where a function without calls keeps data below the stack pointer. What else is patched,
+//! `kernel/core`'s `call_place` says; all other places stay as they are.
 //!
-//! Some code jumps to a `syscall` past the `mov`; a thread may have been interrupted between the two; and a call that a
-//! signal has interrupted is made again by going back two bytes, with the number in the register. The last two bytes
-//! of the address are all that these execute. They are `cd 80`: `int $0x80`, which is a system call here, if the address
-//! after it is that of a place in the table. This fixes the window's address.
+//! Some code jumps to a `syscall` past the `mov`; a thread may have been interrupted between the two; and a call that
+//! a signal has interrupted is made again by going back two bytes, with the number in the register. The last two
+//! bytes of the address are all that these execute. They are `cd 80`: `int $0x80`, which is a system call here, if
+//! the address after it is that of a place in the table. This fixes the window's address.
 //!
-//! Other ways that were considered: `call *%rax`, of two bytes, fits everywhere, but needs page 0, so that programs could
-//! read through null pointers, and pushes. A jump to memory near the text would have to be mapped among the program's own.
-//! Overwriting what follows a `syscall` needs proof that nobody jumps there.
+//! Other ways that were considered: `call *%rax`, of two bytes, fits everywhere, but needs page 0, so that programs
+//! could read through null pointers, and pushes. A jump to memory near the text would have to be mapped among the
+//! program's own. Overwriting what follows a `syscall` needs proof that nobody jumps there.
 //!
 //! # Traps on the way
-//! Until a stub has switched interrupts off, the program may be interrupted there. It goes back to its place then, where
-//! it loses nothing, since a system call changes the register that the stub has set. A step by a debugger into the
-//! stub is the call, as a step onto a `syscall` is.
+//! Until a stub has switched interrupts off, the program may be interrupted there. It goes back to its place then,
+//! where it loses nothing, since a system call changes the register that the stub has set. A step by a debugger into
+//! the stub is the call, as a step onto a `syscall` is.
 //!
 //! `unsafe` here: addresses of the entries in direct.s, and the table that these read.
 #![allow(unsafe_code)]
@@ -132,8 +133,8 @@ pub(super) fn install() {
     user::patch(site, &[0xe9, a, b, c, d]);
 }
 
-/// A place that is patched: the address after it, and the number of its call, or the address of the jump where that lies
-/// elsewhere. direct.s reads it.
+/// A place that is patched: the address after it, and the number of its call, or the address of the jump where that
+/// lies elsewhere. direct.s reads it.
 #[repr(C)]
 struct Place {
     end: AtomicU64,
@@ -207,7 +208,8 @@ fn places_here() -> &'static [Place] {
     if address == 0 {
         return &[];
     }
-    // SAFETY: `use_places` has stored the address of a table that outlives the program's turn, and so the trap under way.
+    // SAFETY: `use_places` has stored the address of a table that outlives the program's turn, and so the trap under
+    // way.
     unsafe { core::slice::from_raw_parts(address as *const Place, PLACES_MAX) }
 }
 

@@ -2,9 +2,9 @@
 #
 # Nothing tells a program's traps from the kernel's by the privilege level here, and the processor changes the stack
 # only where a gate says so. Each gate names one stack of the task state segment, TRAP_STACK, which is the end of the
-# UserContext while a program runs and a few words of the CPU's own (CPU_TRAP_AREA) while the kernel does. So a frame's
-# address says what was interrupted, and nothing is ever pushed onto a program's stack: contexts are in the direct map,
-# whose addresses have bit 46 clear, and the areas in the kernel's image, where it is set.
+# UserContext while a program runs and a few words of the CPU's own (CPU_TRAP_AREA) while the kernel does. So a
+# frame's address says what was interrupted, and nothing is ever pushed onto a program's stack: contexts are in the
+# direct map, whose addresses have bit 46 clear, and the areas in the kernel's image, where it is set.
 #
 # Syntax: AT&T. The macros are trap.s's.
 
@@ -82,7 +82,8 @@ heddle_enter_direct:
     jmp leave_program
 
 # A call of a place that was patched: rcx is the offset of its entry in the table of the program's places. Until the
-# interrupts are off, the registers and the stack are as the program left them, but for rcx, which a system call changes.
+# interrupts are off, the registers and the stack are as the program left them, but for rcx, which a system call
+# changes.
 .global heddle_direct_stubs
 .balign 16
 heddle_direct_stubs:
@@ -240,7 +241,8 @@ leave_program_by_trap:
     pushq $8                            # as it would end elsewhere
     jmp kernel_trap
 
-# What may strike anywhere: NMI, double fault, machine check, 16 bytes apart, on a stack of their own. All end the machine.
+# What may strike anywhere: NMI, double fault, machine check, 16 bytes apart, on a stack of their own. All end the
+# machine.
 .global heddle_direct_fatal_entries
 .balign 16
 heddle_direct_fatal_entries:

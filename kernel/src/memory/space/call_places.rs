@@ -1,12 +1,12 @@
 //! Which calls in a program's text become jumps into the kernel, in a machine with direct calls
 //! ([`crate::arch::direct`]), and when.
 //!
-//! A page of text that is patched is the program's own from then on, which costs a copy of it and the copy's memory. So
-//! a place is patched at its fourth use: most places of a program that does not run long are used once.
+//! A page of text that is patched is the program's own from then on, which costs a copy of it and the copy's memory.
+//! So a place is patched at its fourth use: most places of a program that does not run long are used once.
 //!
 //! Another CPU that is in the midst of the seven bytes while they are written may see a part of them. So with several
-//! CPUs only the one thread of a space patches it; what many threads began with stays as it is. On one CPU whoever was
-//! interrupted in a place is before, between or behind its two instructions, all of which go on rightly.
+//! CPUs only the one thread of a space patches it; what many threads began with stays as it is. On one CPU whoever
+//! was interrupted in a place is before, between or behind its two instructions, all of which go on rightly.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
