@@ -60,6 +60,21 @@ mod context {
     const _: fn(&mut UserContext, u32, usize) -> Result<Option<u64>, Errno> = current::control;
 }
 
+/// Calls in place of system calls.
+mod direct_calls {
+    use super::*;
+    use current::direct::{CallPlaces, instructions_have_changed, is_on, use_places};
+    use heddle_kernel_core::call_place::{JUMP_LENGTH, PlaceKind};
+
+    const _: fn() -> bool = is_on;
+    const _: fn() -> CallPlaces = CallPlaces::new;
+    const _: fn(&CallPlaces, &CallPlaces) = CallPlaces::copy;
+    const _: fn(&CallPlaces, usize, PlaceKind, u32) -> Option<[u8; JUMP_LENGTH]> = CallPlaces::add;
+    const _: fn(&CallPlaces, usize) = CallPlaces::forget;
+    const _: fn(Option<&CallPlaces>) = use_places;
+    const _: fn() = instructions_have_changed;
+}
+
 /// Floating-point and vector registers.
 mod float {
     use super::*;

@@ -15,6 +15,7 @@
 //! - [`user`]: copies between kernel and user memory that survive a fault.
 //! - [`signal`]: the frames that signal handlers are called with.
 //! - [`debug`]: the registers as a debugger sees them, and what it has the processor watch.
+//! - [`direct`]: calls in place of system calls.
 //! - [`mitigations`]: measures against processors that run ahead of their checks.
 //! - [`paravirt`]: what a hypervisor offers beyond a processor.
 //! - [`stray`]: system calls that come to the kernel without the kernel's rights.
@@ -30,12 +31,12 @@ mod x86_64;
 #[cfg(target_arch = "x86_64")]
 use self::x86_64 as current;
 
-pub use current::debug;
 pub use current::{
     CALL_INSTRUCTION, ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu,
     enter_user, exception_signal, features, hardware_capabilities, interrupt, machine, mitigations, paging,
     paravirt, signal, stack, stray, syscall_name, time, user,
 };
+pub use current::{debug, direct};
 
 /// Hooks that [`enter_user`] calls around the time in which a program runs.
 ///

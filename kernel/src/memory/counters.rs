@@ -45,8 +45,11 @@ pub static LARGE_SHARED: Counter = Counter::new(0);
 pub static FILE_RANGES: Counter = Counter::new(0);
 pub static FILE_RANGE_WAITS: Counter = Counter::new(0);
 
+/// System calls in programs' text that became direct calls.
+pub static CALLS_PATCHED: Counter = Counter::new(0);
+
 /// All counters by name.
-pub fn all() -> [(&'static str, u64); 20] {
+pub fn all() -> [(&'static str, u64); 21] {
     let value = |counter: &Counter| counter.load(Ordering::Relaxed);
     [
         ("switches", value(&SWITCHES)),
@@ -69,6 +72,7 @@ pub fn all() -> [(&'static str, u64); 20] {
         ("large_shared", value(&LARGE_SHARED)),
         ("file_ranges", value(&FILE_RANGES)),
         ("file_range_waits", value(&FILE_RANGE_WAITS)),
+        ("calls_patched", value(&CALLS_PATCHED)),
     ]
 }
 

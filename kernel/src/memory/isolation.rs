@@ -25,12 +25,19 @@ pub enum IsolationPolicy {
     User,
     /// All other programs are.
     Private,
+    /// Of the machine only: nothing is protected, the kernel neither ([`crate::arch::direct`]).
+    Direct,
 }
 
 impl IsolationPolicy {
     /// All policies by name.
-    const NAMES: [(&'static str, Self); 4] =
-        [("default", Self::Default), ("none", Self::None), ("user", Self::User), ("private", Self::Private)];
+    const NAMES: [(&'static str, Self); 5] = [
+        ("default", Self::Default),
+        ("none", Self::None),
+        ("user", Self::User),
+        ("private", Self::Private),
+        ("direct", Self::Direct),
+    ];
 
     /// The policy of a name.
     #[must_use]
@@ -147,7 +154,7 @@ pub(super) const EVERYTHING: usize = 0;
 /// The domain of a space.
 pub(super) fn domain(own: IsolationPolicy, set: CredentialSet, identity: usize) -> usize {
     match of_program(own) {
-        IsolationPolicy::None => EVERYTHING,
+        IsolationPolicy::None | IsolationPolicy::Direct => EVERYTHING,
         IsolationPolicy::Default | IsolationPolicy::User if set != CredentialSet::UNIQUE => set.0,
         _ => OWN | identity,
     }

@@ -15,8 +15,18 @@ const TRIES_MAX: usize = 64;
 pub fn adopted(thread: &Thread, context: &mut UserContext, trap: Trap) -> Trap {
     match trap {
         Trap::PageFault { address, .. } if address >= USER_END => adopt(thread, context, trap, address),
+        Trap::CallInstruction => note_instruction(thread, context, trap),
         trap => trap,
     }
+}
+
+/// A debugger may have read the text that would be patched, and write back what it has read.
+#[cold]
+fn note_instruction(thread: &Thread, context: &UserContext, trap: Trap) -> Trap {
+    if !thread.is_traced() {
+        thread.space().note_call(context.ip(), context.syscall_number() as u32);
+    }
+    trap
 }
 
 #[cold]
@@ -55,7 +65,7 @@ pub async fn find_out(thread: &Thread, caller: &Caller) {
         let trap = arch::enter_user::<ProgramRuns>(&mut context);
         sched::leave_program();
         let has_strayed = match trap {
-            Trap::SystemCall => false,
+            Trap::SystemCall | Trap::CallInstruction => false,
             Trap::PageFault { address, .. } if context.is_at_entry(address) => true,
             Trap::PageFault { .. } | Trap::Interrupt => continue,
             Trap::Exception { .. } => return,

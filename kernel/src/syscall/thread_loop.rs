@@ -222,6 +222,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 && let Some(replaced) = thread.take_context()
             {
                 *context = *replaced;
+                thread.use_call_places();
                 interrupted = None;
             }
             if thread.work().contains(PendingWork::DIE) {
@@ -260,7 +261,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         thread.begin_sample(visits);
         sched::leave_program();
         match stray::adopted(&thread, context, trap) {
-            Trap::SystemCall => {
+            Trap::SystemCall | Trap::CallInstruction => {
                 if thread.work().intersects(WATCHED)
                     && let Err(restart) = look_at_call(&caller, context).await
                 {

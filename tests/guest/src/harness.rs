@@ -181,6 +181,11 @@ pub fn is_heddle() -> bool {
     std::path::Path::new("/proc/heddle").exists()
 }
 
+/// Whether programs run at the kernel's privilege level, so that nothing keeps them from its memory and instructions.
+pub fn is_direct() -> bool {
+    fs::read_to_string("/proc/heddle/isolation").is_ok_and(|text| text.starts_with("direct"))
+}
+
 /// `None` on Linux, which has no such count.
 fn memory() -> Option<Memory> {
     is_heddle().then(drain)??;

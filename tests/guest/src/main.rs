@@ -22,6 +22,7 @@ mod cpu_time;
 mod delivery;
 mod descriptor;
 mod differ;
+mod direct;
 mod discard;
 mod epoll;
 mod extended;
@@ -111,6 +112,7 @@ const FAMILIES: &[&[Test]] = &[
     discard::TESTS,
     file::TESTS,
     descriptor::TESTS,
+    direct::TESTS,
     ranges::TESTS,
     memory::TESTS,
     large_pages::TESTS,

@@ -339,7 +339,9 @@ fn handlers_learn_which_trap_it_was() -> Outcome {
         // SAFETY: as above.
         (|| unsafe { std::arch::asm!("cli") }, [13, 0x80, 0, 0, 0]),
     ];
-    for (run, expected) in traps {
+    // The last one is no trap where programs have the kernel's level.
+    let count = traps.len() - usize::from(crate::harness::is_direct());
+    for (run, expected) in traps.into_iter().take(count) {
         let status = crate::harness::in_child(|| {
             for (wanted, value) in TRAP.iter().zip(expected) {
                 wanted.store(value, Ordering::Relaxed);

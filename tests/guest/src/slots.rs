@@ -8,10 +8,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_abi::prctl::{PR_GET_ISOLATION, PR_SET_ISOLATION};
+use nix::errno::Errno;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Uid, getpid, setfsuid, setuid};
 
-use crate::harness::{OrFail, Outcome, Scratch, skip, spawn_child};
+use crate::harness::{OrFail, Outcome, Scratch, is_direct, skip, spawn_child};
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -224,6 +225,10 @@ fn a_program_chooses_its_isolation() -> Outcome {
     }
     expect_eq!(prctl(PR_GET_ISOLATION, 0), 0);
     expect_eq!(prctl(PR_SET_ISOLATION, 4), -1);
+    if is_direct() {
+        expect_eq!((prctl(PR_SET_ISOLATION, 3), Errno::last()), (-1, Errno::EOPNOTSUPP));
+        return Ok(());
+    }
     let kept = vec![3_u8; 8 * PAGE_BYTES];
     expect_eq!(prctl(PR_SET_ISOLATION, 3), 0);
     expect_eq!(isolation_of(getpid().as_raw()), Some(String::from("private")));

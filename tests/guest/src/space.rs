@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::unistd::{getpid, getppid, setuid};
 
-use crate::harness::{OrFail, Outcome, own_path, spawn_child};
+use crate::harness::{OrFail, Outcome, is_direct, own_path, spawn_child};
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -29,7 +29,7 @@ const ROUNDS: usize = 200;
 /// A line of `/proc/heddle/spaces`.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
-    /// Which others may reach it: `none` (all may), `user` or `private`.
+    /// Which others may reach it: `none` (all may), `user`, `private`, or `direct` (all may, in such a machine).
     isolation: String,
     /// `None` for a program that has all addresses.
     slot: Option<u64>,
@@ -186,7 +186,9 @@ fn become_another() -> Result<(), String> {
 fn another_user_isolates_the_machine() -> Outcome {
     let Some(sharing) = is_sharing()? else { return Ok(()) };
     let is_none = std::fs::read_to_string("/proc/heddle/isolation").or_fail()?.starts_with("none");
-    let wanted = if is_none {
+    let wanted = if is_direct() {
+        "direct"
+    } else if is_none {
         "none"
     } else if sharing {
         "user"

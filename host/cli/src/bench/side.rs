@@ -31,6 +31,9 @@ pub const HEDDLE_PRIVATE: Side =
 pub const HEDDLE_NONE: Side = Side { name: "heddle-none", argument: Some((KEY_ISOLATION, "none")), ..HEDDLE };
 /// Heddle with programs of other credentials out of reach from the start.
 pub const HEDDLE_USER: Side = Side { name: "heddle-user", argument: Some((KEY_ISOLATION, "user")), ..HEDDLE };
+/// Heddle with programs at the kernel's privilege level, and jumps in place of most system calls.
+pub const HEDDLE_DIRECT: Side =
+    Side { name: "heddle-direct", argument: Some((KEY_ISOLATION, "direct")), ..HEDDLE };
 /// Heddle with all programs in one slot, so that each switch changes the page table.
 pub const HEDDLE_ONE_SLOT: Side =
     Side { name: "heddle-one-slot", argument: Some((KEY_SLOTS, "1")), ..HEDDLE };

@@ -55,6 +55,8 @@ pub enum Isolation {
     User,
     /// None of them.
     Private,
+    /// All of them, and the kernel's: programs run at its privilege level, and most system calls become jumps.
+    Direct,
 }
 
 impl Isolation {
@@ -66,6 +68,7 @@ impl Isolation {
             Self::None => Some("none"),
             Self::User => Some("user"),
             Self::Private => Some("private"),
+            Self::Direct => Some("direct"),
         }
     }
 }

@@ -54,11 +54,28 @@ const PROCESSOR_FAMILIES: &[&str] = &["signal::", "preemption::"];
 /// The tests that depend most on which root a program runs on.
 const KEPT_FAMILIES: &[&str] = &["process::", "space::", "slots::", "memory::", "privilege::"];
 
+/// The tests that depend most on how programs enter the kernel and leave it.
+const DIRECT_FAMILIES: &[&str] = &[
+    "direct::",
+    "process::",
+    "thread::",
+    "signal::",
+    "delivery::",
+    "preemption::",
+    "trace::",
+    "seccomp::",
+    "user_dispatch::",
+    "rseq::",
+    "vdso::",
+    "memory::",
+    "pipe::",
+];
+
 const fn processor(name: &'static str, options: &'static [&'static str]) -> TestMachine {
     TestMachine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
 }
 
-const MACHINES: [TestMachine; 19] = [
+const MACHINES: [TestMachine; 22] = [
     TestMachine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
     TestMachine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
     TestMachine {
@@ -78,6 +95,25 @@ const MACHINES: [TestMachine; 19] = [
         kernel: Kernel::Heddle,
         options: &["--isolation", "none", "--smp", "4"],
         families: &["process::", "privilege::", "slots::", "space::", "large_pages::"],
+    },
+    // Programs at the kernel's level, where all that is about entering and leaving it is another.
+    TestMachine {
+        name: "heddle-direct",
+        kernel: Kernel::Heddle,
+        options: &["--isolation", "direct"],
+        families: &[],
+    },
+    TestMachine {
+        name: "heddle-direct-2",
+        kernel: Kernel::Heddle,
+        options: &["--isolation", "direct", "--smp", "2"],
+        families: DIRECT_FAMILIES,
+    },
+    TestMachine {
+        name: "heddle-direct-4",
+        kernel: Kernel::Heddle,
+        options: &["--isolation", "direct", "--smp", "4"],
+        families: DIRECT_FAMILIES,
     },
     TestMachine {
         name: "heddle-8-cpus",

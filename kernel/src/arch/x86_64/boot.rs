@@ -5,7 +5,9 @@
 
 use core::arch::global_asm;
 
-use crate::arch::x86_64::{descriptor, float, interrupt, local, mitigations, paging, paravirt, stray, time};
+use crate::arch::x86_64::{
+    descriptor, direct, float, interrupt, local, mitigations, paging, paravirt, stray, time,
+};
 use crate::boot;
 use crate::boot::Region;
 
@@ -48,9 +50,11 @@ const KIND_USABLE: u32 = 1;
 extern "C" fn heddle_start(start_info: u32) -> ! {
     local::install(0);
     copy_start_info(u64::from(start_info));
+    direct::choose();
     descriptor::install(0);
     paging::install();
     mitigations::install();
+    direct::install();
     paravirt::install();
     stray::install();
     float::install();

@@ -47,6 +47,8 @@ const _: () = assert!(offset_of!(UserContext, ss) + 8 == SIZE);
 
 /// Offsets for the assembly entries.
 pub const SIZE: usize = 192;
+pub const CS: usize = offset_of!(UserContext, cs);
+pub const SS: usize = offset_of!(UserContext, ss);
 pub const R15: usize = offset_of!(UserContext, r15);
 pub const R11: usize = offset_of!(UserContext, r11);
 pub const RCX: usize = offset_of!(UserContext, rcx);
@@ -242,6 +244,8 @@ impl UserContext {
 
 /// `vector` of a system call.
 pub const SYSCALL_VECTOR: u64 = 256;
+/// `vector` of a system call by the instruction, where a call could take its place: see [`crate::arch::direct`].
+pub const INSTRUCTION_VECTOR: u64 = 258;
 /// The instruction by which programs call the kernel.
 pub const CALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
 pub(super) const SYSCALL_LENGTH: u64 = CALL_INSTRUCTION.len() as u64;

@@ -105,6 +105,11 @@ pub const fn begin_step(context: &mut UserContext) -> bool {
     is_new
 }
 
+/// Forgets what the processor has noted about traps.
+pub(super) fn forget_status() {
+    let _ = take_status();
+}
+
 /// Clears the trap flag.
 pub const fn end_step(context: &mut UserContext) {
     context.rflags &= !TRAP_FLAG;

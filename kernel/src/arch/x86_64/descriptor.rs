@@ -18,13 +18,14 @@ use ::x86_64::{PrivilegeLevel, VirtAddr};
 use heddle_abi::boot::KEY_CLEAR_CPUID;
 
 use crate::arch::x86_64::local::{CpuLocal, MAX_CPUS};
-use crate::arch::x86_64::{local, paging};
+use crate::arch::x86_64::{direct, local, paging};
 use crate::boot;
 
 /// Selector of kernel code. All selectors are Linux's: debuggers know them, and so do hosts that run a guest's kernel
 /// without the processor's help. `sysret` and `syscall` fix the order of the segments.
 pub const KERNEL_CODE: u16 = 0x10;
-const KERNEL_DATA: u16 = 0x18;
+/// Selector of kernel data and stack.
+pub const KERNEL_DATA: u16 = 0x18;
 /// Selector of user data and stack.
 pub const USER_DATA: u16 = 0x2b;
 /// Selector of user code.
@@ -102,6 +103,7 @@ fn load_segments(id: usize, local: &'static CpuLocal) {
         };
         tss.interrupt_stack_table[0] = VirtAddr::new(stacks_end as u64);
         tss.interrupt_stack_table[1] = VirtAddr::new((stacks_end - FATAL_STACK_BYTES) as u64);
+        tss.interrupt_stack_table[2] = VirtAddr::new(local.trap_area_end_address() as u64);
         let table = &mut *SEGMENTS[id].0.get();
         let _ = table.append(Descriptor::UserSegment(KERNEL_CODE_32));
         let _ = table.append(Descriptor::kernel_code_segment());
@@ -131,9 +133,14 @@ fn fill_interrupts() {
     // SAFETY: `INTERRUPTS_READY` lets one CPU in, before any CPU loads the table.
     let table = unsafe { &mut *INTERRUPTS.0.get() };
     for (vector, gate) in table.iter_mut().enumerate() {
-        let (address, stack) = match vector {
-            VECTOR_DEBUG => (debug, 2),
-            _ => (entries + 16 * vector as u64, u64::from(FATAL_VECTORS.contains(&vector))),
+        let (address, stack) = match (vector, direct::entries()) {
+            (VECTOR_DEBUG, None) => (debug, 2),
+            (VECTOR_DEBUG, Some(direct)) => (direct.debug, 2),
+            (_, Some(direct)) => match FATAL_VECTORS.iter().position(|&fatal| fatal == vector) {
+                Some(number) => (direct.fatal + 16 * number as u64, 1),
+                None => (direct.traps + 16 * vector as u64, local::TRAP_STACK_NUMBER),
+            },
+            (_, None) => (entries + 16 * vector as u64, u64::from(FATAL_VECTORS.contains(&vector))),
         };
         // Breakpoints may be raised by `int3`; the rest only by hardware.
         let level = if vector == 3 { 3u64 } else { 0 };
@@ -154,7 +161,8 @@ pub fn syscall_entry() -> u64 {
 }
 
 fn install_syscall() {
-    LStar::write(VirtAddr::new(syscall_entry()));
+    let entry = direct::entries().map_or_else(syscall_entry, |direct| direct.calls);
+    LStar::write(VirtAddr::new(entry));
     // SAFETY: the selectors are those of `load_segments`: kernel code and data, then (sysret) user data and code
     // at +8 and +16 from the base.
     unsafe { Star::write_raw(SYSRET_BASE, KERNEL_CODE) };
@@ -192,15 +200,18 @@ fn install_protection() {
     }
     let features = core::arch::x86_64::__cpuid_count(LEAF_FEATURES, 0);
     let mut wanted = Cr4Flags::empty();
-    wanted.set(Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION, features.ebx & FEATURE_SMEP != 0);
-    let use_smap = features.ebx & FEATURE_SMAP != 0 && !boot::is_listed(KEY_CLEAR_CPUID, "smap");
+    // Where programs run in the kernel's mode, that mode executes their pages and touches them.
+    let use_smep = features.ebx & FEATURE_SMEP != 0 && !direct::is_on();
+    wanted.set(Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION, use_smep);
+    let has_smap = features.ebx & FEATURE_SMAP != 0 && !boot::is_listed(KEY_CLEAR_CPUID, "smap");
+    let use_smap = has_smap && !direct::is_on();
     wanted.set(Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION, use_smap);
     wanted.set(Cr4Flags::USER_MODE_INSTRUCTION_PREVENTION, features.ecx & FEATURE_UMIP != 0);
     if use_smap && !IS_PATCHED.swap(true, Ordering::AcqRel) {
         patch_smap_sites();
     }
-    // SAFETY: the CPU has each of them. The kernel executes no user page, touches user memory only in user.s, between
-    // `stac` and `clac`, and runs no program in the kernel's mode.
+    // SAFETY: the CPU has each of them. Unless programs run in the kernel's mode, which wants neither SMEP nor SMAP,
+    // that mode executes no user page and touches user memory only in user.s, between `stac` and `clac`.
     unsafe { Cr4::update(|flags| flags.insert(wanted)) };
 }
 

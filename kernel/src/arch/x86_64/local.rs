@@ -15,6 +15,14 @@ use ::x86_64::structures::tss::TaskStateSegment;
 /// How many CPUs the kernel uses at most.
 pub const MAX_CPUS: usize = heddle_abi::boot::CPUS_MAX;
 
+/// Room for a processor's frame, an error code, a vector and two registers.
+const TRAP_AREA_WORDS: usize = 16;
+/// Bytes of that.
+pub const TRAP_AREA_BYTES: usize = TRAP_AREA_WORDS * size_of::<u64>();
+
+#[repr(align(16))]
+struct TrapArea([AtomicU64; TRAP_AREA_WORDS]);
+
 /// One CPU's own data. The assembly entries use the first fields by offset.
 #[repr(C, align(64))]
 pub struct CpuLocal {
@@ -32,6 +40,11 @@ pub struct CpuLocal {
     padding: u32,
     align: u32,
     pub tss: UnsafeCell<TaskStateSegment>,
+    /// Where a trap of the kernel's own code is pushed in a machine with direct calls, and its upper end.
+    trap_area: TrapArea,
+    trap_area_end: AtomicUsize,
+    /// The table of the running program's patched places, in such a machine.
+    pub call_places: AtomicUsize,
     /// Base addresses in the FS and user GS registers now, and the context they were loaded for.
     pub loaded_fs: AtomicU64,
     pub loaded_gs: AtomicU64,
@@ -66,6 +79,9 @@ impl CpuLocal {
             padding: 0,
             align: 0,
             tss: UnsafeCell::new(TaskStateSegment::new()),
+            trap_area: TrapArea([const { AtomicU64::new(0) }; TRAP_AREA_WORDS]),
+            trap_area_end: AtomicUsize::new(0),
+            call_places: AtomicUsize::new(0),
             loaded_fs: AtomicU64::new(0),
             loaded_gs: AtomicU64::new(0),
             loaded_context: AtomicUsize::new(0),
@@ -78,6 +94,11 @@ impl CpuLocal {
             kicks: AtomicU64::new(0),
         }
     }
+
+    /// The upper end of the area for traps of the kernel's own code.
+    pub fn trap_area_end_address(&self) -> usize {
+        self.trap_area.0.as_ptr_range().end as usize
+    }
 }
 
 /// Offset of the kernel stack pointer, for the assembly entries.
@@ -87,6 +108,21 @@ pub const USER_SP: usize = offset_of!(CpuLocal, user_sp);
 /// Offset of the task state segment's `rsp0`.
 pub const RSP0: usize = offset_of!(CpuLocal, tss) + offset_of!(TaskStateSegment, privilege_stack_table);
 const _: () = assert!(RSP0.is_multiple_of(8));
+
+/// Offset of the address at which [`TRAP_STACK`] ends while the kernel runs.
+pub const TRAP_AREA: usize = offset_of!(CpuLocal, trap_area_end);
+/// Offset of the address of the table of patched places.
+pub const CALL_PLACES: usize = offset_of!(CpuLocal, call_places);
+/// Offset of the stack of the task state segment for what strikes where no stack can be trusted.
+pub const FATAL_STACK: usize =
+    offset_of!(CpuLocal, tss) + offset_of!(TaskStateSegment, interrupt_stack_table);
+/// The stack of the task state segment that all gates name in a machine with direct calls, by the number in a gate,
+/// and its offset.
+pub const TRAP_STACK_NUMBER: u64 = 3;
+pub const TRAP_STACK: usize = offset_of!(CpuLocal, tss)
+    + offset_of!(TaskStateSegment, interrupt_stack_table)
+    + (TRAP_STACK_NUMBER as usize - 1) * size_of::<VirtAddr>();
+const _: () = assert!(TRAP_STACK.is_multiple_of(8));
 
 static LOCALS: [CpuLocal; MAX_CPUS] = [const { CpuLocal::new() }; MAX_CPUS];
 
@@ -100,6 +136,7 @@ pub fn install(id: usize) -> &'static CpuLocal {
     let local = of(id);
     local.id.store(id, Ordering::Relaxed);
     local.address.store(core::ptr::from_ref(local) as usize, Ordering::Relaxed);
+    local.trap_area_end.store(local.trap_area_end_address(), Ordering::Relaxed);
     GsBase::write(VirtAddr::from_ptr(local));
     KernelGsBase::write(VirtAddr::zero());
     local

@@ -5,6 +5,7 @@ mod context;
 pub mod cpu;
 pub mod debug;
 mod descriptor;
+pub mod direct;
 pub mod features;
 pub mod float;
 pub mod interrupt;

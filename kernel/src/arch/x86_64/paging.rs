@@ -16,9 +16,9 @@ use ::x86_64::{PhysAddr, VirtAddr};
 use heddle_abi::boot::KEY_CLEAR_CPUID;
 use heddle_kernel_core::tlb::tags::Abilities;
 
-use crate::arch::x86_64::local;
 use crate::arch::x86_64::local::MAX_CPUS;
 use crate::arch::x86_64::stack::SPARE_STACKS;
+use crate::arch::x86_64::{direct, local};
 use crate::boot;
 
 /// Bytes of a page.
@@ -41,7 +41,9 @@ pub const DIRECT_MAP_BYTES: u64 = 512 << 30;
 
 const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
 /// Tables of 2 MiB each for the kernel's image and, from their end down, its stacks.
-const IMAGE_TABLES: usize = 6;
+const IMAGE_TABLES: usize = 7;
+/// Those of the image and of stacks; the last one is for what direct calls jump through.
+const IMAGE_AND_STACK_TABLES: usize = IMAGE_TABLES - 1;
 
 /// An entry of a page table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -406,7 +408,7 @@ fn image_entry(address: usize) -> *mut u64 {
 }
 
 /// The stacks of processors, spare ones and those for exceptions lie below this, the unused top of the image's tables.
-const STACKS_END: usize = KERNEL_BASE as usize + (IMAGE_TABLES << 21);
+const STACKS_END: usize = KERNEL_BASE as usize + (IMAGE_AND_STACK_TABLES << 21);
 
 /// The kernel stack of processor `id`, or the spare one of this number, a page that is not mapped below it; returns its
 /// upper end. Only one caller at a time may ask for a stack. Pages that were mapped stay mapped, also if there is no
@@ -547,7 +549,7 @@ pub(super) fn install() {
     let data = rodata.end..(&raw const heddle_image_end) as u64;
     let guard = (&raw const heddle_boot_stack) as u64;
     assert!(
-        data.end - KERNEL_BASE <= (IMAGE_TABLES as u64) << 21,
+        data.end - KERNEL_BASE <= (IMAGE_AND_STACK_TABLES as u64) << 21,
         "the kernel's image outgrew its page tables"
     );
     // SAFETY: the boot processor alone runs; the tables become visible to the hardware only below.
@@ -566,6 +568,10 @@ pub(super) fn install() {
                 pages_flat[(physical >> PAGE_SHIFT) as usize] = physical | rights | common;
             }
         }
+    }
+    if direct::is_on() {
+        let number = (direct::WINDOW - KERNEL_BASE as usize) >> PAGE_SHIFT;
+        pages_flat[number] = physical_of(direct::window_page()) | PageTableEntry::NO_EXECUTE | common;
     }
     for (entry, table) in directory.iter_mut().zip(pages.iter()) {
         *entry =

@@ -17,7 +17,7 @@
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::arch::x86_64::context::SYSCALL_LENGTH;
-use crate::arch::x86_64::{UserContext, descriptor, paravirt};
+use crate::arch::x86_64::{UserContext, descriptor, direct, paravirt};
 
 /// How calls come to the kernel.
 static CALLS: AtomicU8 = AtomicU8::new(ARRIVE);
@@ -25,9 +25,9 @@ const ARRIVE: u8 = 0;
 const STRAY: u8 = 1;
 const UNKNOWN: u8 = 2;
 
-/// Looks for a hypervisor that may be of that kind.
+/// Looks for a hypervisor that may be of that kind. Where programs have the kernel's level, no call changes it.
 pub(super) fn install() {
-    if paravirt::is_kvm() {
+    if paravirt::is_kvm() && !direct::is_on() {
         CALLS.store(UNKNOWN, Ordering::Relaxed);
     }
 }

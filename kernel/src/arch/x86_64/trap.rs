@@ -12,15 +12,23 @@ use ::x86_64::registers::model_specific::{FsBase, KernelGsBase};
 use linux_raw_sys::general as linux;
 
 use crate::arch::x86_64::context::UserContext;
-use crate::arch::x86_64::{context, debug, descriptor, interrupt, local, user};
+use crate::arch::x86_64::{context, debug, descriptor, direct, interrupt, local, user};
 use crate::arch::{SignalCause, UserHooks};
 
 global_asm!(
     include_str!("trap.s"),
+    include_str!("direct.s"),
     CPU_KERNEL_SP = const local::KERNEL_SP,
     CPU_USER_SP = const local::USER_SP,
     CPU_RSP0 = const local::RSP0,
+    CPU_TRAP_STACK = const local::TRAP_STACK,
+    CPU_TRAP_AREA = const local::TRAP_AREA,
+    CPU_CALL_PLACES = const local::CALL_PLACES,
+    CPU_FATAL_STACK = const local::FATAL_STACK,
+    TRAP_AREA_BYTES = const local::TRAP_AREA_BYTES,
     CONTEXT_SIZE = const context::SIZE,
+    CONTEXT_CS = const context::CS,
+    CONTEXT_SS = const context::SS,
     CONTEXT_R15 = const context::R15,
     CONTEXT_R11 = const context::R11,
     CONTEXT_RCX = const context::RCX,
@@ -30,6 +38,14 @@ global_asm!(
     CONTEXT_SP = const context::SP,
     USER_DATA = const descriptor::USER_DATA,
     USER_CODE = const descriptor::USER_CODE,
+    KERNEL_CODE = const descriptor::KERNEL_CODE,
+    KERNEL_DATA = const descriptor::KERNEL_DATA,
+    PLACES_MOVE = const direct::PLACES_MOVE,
+    PLACES_PADDING = const direct::PLACES_PADDING,
+    PLACES_NINTH = const direct::PLACES_NINTH,
+    PLACE_BYTES = const direct::PLACE_BYTES,
+    VECTOR_PROTECTION = const VECTOR_PROTECTION,
+    VECTOR_INSTRUCTION = const context::INSTRUCTION_VECTOR,
     VECTOR_SYSCALL = const context::SYSCALL_VECTOR,
     options(att_syntax)
 );
@@ -38,9 +54,9 @@ unsafe extern "C" {
     fn heddle_enter_user(context: *mut UserContext);
 }
 
-const VECTOR_PAGE_FAULT: u64 = 14;
-const VECTOR_DEBUG: u64 = 1;
-const VECTOR_PROTECTION: u64 = 13;
+pub(super) const VECTOR_PAGE_FAULT: u64 = 14;
+pub(super) const VECTOR_DEBUG: u64 = 1;
+pub(super) const VECTOR_PROTECTION: u64 = 13;
 const EXCEPTIONS: u64 = 32;
 
 /// Why a program stopped running.
@@ -48,6 +64,8 @@ const EXCEPTIONS: u64 = 32;
 pub enum Trap {
     /// It made a system call.
     SystemCall,
+    /// It made one by an instruction that a call could replace: see [`crate::arch::direct`].
+    CallInstruction,
     /// It touched memory that is not there, or not for that.
     PageFault {
         /// The address that it touched.
@@ -91,7 +109,7 @@ pub fn enter_user<H: UserHooks>(context: &mut UserContext) -> Trap {
     H::enter();
     // SAFETY: the context is exclusively borrowed, mapped in the kernel half of every root and sanitized, so the
     // entries may store the program's registers through it and the return to user mode cannot fault in the kernel.
-    // User code cannot touch kernel memory.
+    // User code cannot touch kernel memory, unless whoever started the machine wants it so (`direct`).
     unsafe { heddle_enter_user(context) };
     let address = if context.vector == VECTOR_PAGE_FAULT { fault_address() } else { 0 };
     H::leave();
@@ -103,6 +121,10 @@ pub fn enter_user<H: UserHooks>(context: &mut UserContext) -> Trap {
             execute: context.error & 16 != 0,
             present: context.error & 1 != 0,
         },
+        context::INSTRUCTION_VECTOR => {
+            context.vector = context::SYSCALL_VECTOR;
+            Trap::CallInstruction
+        }
         VECTOR_DEBUG => Trap::Exception { vector: VECTOR_DEBUG as u8, code: debug::take_status() },
         vector if vector < EXCEPTIONS => Trap::Exception { vector: vector as u8, code: context.error },
         vector => {

@@ -45,9 +45,10 @@
 .pushsection .text.trap, "ax", @progbits
 
 # heddle_enter_user(context: *mut UserContext): runs the program until its next trap.
-.global heddle_enter_user
+.global heddle_enter_user, heddle_site_enter
 .balign 16
 heddle_enter_user:
+heddle_site_enter:                      # five bytes for a jump to heddle_enter_direct, in machines of that kind
     pushq %rbp
     movq %rsp, %rbp
     pushq %rbx
@@ -153,6 +154,7 @@ heddle_trap_smap_site:
 .global heddle_site_fence_kernel
 heddle_site_fence_kernel:
     .byte 0x0f, 0x1f, 0x00              # as above, where the branch was mispredicted
+kernel_trap:
     PUSH_REGISTERS
     cld
     movq %rsp, %rdi
@@ -240,7 +242,9 @@ heddle_debug_smap_site:
     pushq $1
     PUSH_REGISTERS
     jmp leave_user
-1:  # The kernel has touched what a program's debugger watches: nobody is told.
+1:
+debug_in_kernel:
+    # The kernel has touched what a program's debugger watches: nobody is told.
     pushq %rax
     movl $0xffff0ff0, %eax
     movq %rax, %dr6

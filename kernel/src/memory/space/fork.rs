@@ -60,6 +60,7 @@ impl Space {
         child.drop_what_is_not_inherited().await?;
         child.renew_pages().await?;
         child.renew_attachments()?;
+        child.inherit_calls(self);
         // Under this space's lock, so that a thread that unmaps an object's pages looks at the child afterwards.
         crate::memory::space::unmap::register(&child)?;
         Ok(child)

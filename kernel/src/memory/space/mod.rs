@@ -18,6 +18,7 @@ mod advise;
 mod ahead;
 mod attach;
 mod brk;
+mod call_places;
 mod dump;
 mod fault;
 mod fork;
@@ -37,6 +38,7 @@ mod search;
 mod unmap;
 mod usage;
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -61,6 +63,7 @@ use crate::memory::shootdown::{PendingFlush, Removals, Users};
 use crate::memory::slots::Slot;
 use crate::memory::source::Object;
 use crate::memory::space::ahead::FaultAhead;
+use crate::memory::space::call_places::ProgramCalls;
 use crate::memory::space::limits::SpaceLimits;
 use crate::memory::space::lock::SpaceLock;
 use crate::memory::space::resident::Resident;
@@ -164,6 +167,7 @@ pub struct Space {
     unseen: AtomicU64,
     seen: AtomicU64,
     lock: SpaceLock,
+    calls: Option<Box<ProgramCalls>>,
     state: SpinLock<SpaceState>,
 }
 
@@ -235,6 +239,7 @@ impl Space {
         let is_whole = state.slot.is_none();
         let mut space = Self::on_root(root, state, range, limits);
         space.slot_number = slot_number;
+        space.calls = ProgramCalls::new()?;
         if is_whole {
             paging::adopt_kernel_half(root.0);
         } else {
@@ -265,6 +270,7 @@ impl Space {
             unseen: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             lock: SpaceLock::new(),
+            calls: None,
             state: SpinLock::new(state),
         }
     }

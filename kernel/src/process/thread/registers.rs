@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::arch::{FloatState, UserContext};
+use crate::arch::{FloatState, UserContext, direct};
 use crate::call::Restart;
 use crate::error::Errno;
 use crate::process::Thread;
@@ -87,6 +87,20 @@ impl Thread {
     pub(in crate::process) fn forget_restart(&self) {
         let restart = self.registers.restart.lock().take();
         drop(restart);
+    }
+
+    /// Names the places of the thread's program that make direct calls, in a machine that has such: at the start of each
+    /// turn, and when the thread has got another program.
+    #[inline]
+    pub fn use_call_places(&self) {
+        if direct::is_on() {
+            self.use_direct_calls();
+        }
+    }
+
+    #[inline(never)]
+    fn use_direct_calls(&self) {
+        direct::use_places(self.space().call_places());
     }
 
     /// Makes the thread go on with these registers once the call under way has ended.

@@ -184,6 +184,7 @@ impl Thread {
     /// A turn starts. `false`: it has no time, and ends at once.
     #[inline(always)]
     pub fn start_turn(&self, now_ns: u64) -> bool {
+        self.use_call_places();
         if self.scheduling.executor.is_executor() {
             return executor::turn_starts(self, now_ns);
         }

@@ -12,6 +12,13 @@ use crate::syscall::{Call, SyscallResult};
 pub fn set(call: &Call<'_>) -> SyscallResult {
     let number = u8::try_from(call.word(1)).map_err(|_| Errno::EINVAL)?;
     let policy = IsolationPolicy::of_number(number).ok_or(Errno::EINVAL)?;
+    if policy == IsolationPolicy::Direct {
+        return Err(Errno::EINVAL.into());
+    }
+    // Where programs reach the kernel, nothing keeps them from each other.
+    if isolation::machine() == IsolationPolicy::Direct {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
     let (thread, space) = (call.thread, call.thread.space());
     let (old, new) = (isolation::of_program(space.isolation()), isolation::of_program(policy));
     if (new as u8) < old as u8 && !thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {

@@ -8,6 +8,7 @@
 mod asynccall;
 mod boot;
 mod copies;
+mod direct;
 mod executors;
 mod host;
 mod memory;
@@ -68,6 +69,7 @@ pub const ALL: &[Experiment] = &[
     copies::EXPERIMENT,
     syscalls::EXPERIMENT,
     yields::EXPERIMENT,
+    direct::EXPERIMENT,
     spaces::EXPERIMENT,
     ring::EXPERIMENT,
     pipeline::EXPERIMENT,
