@@ -42,7 +42,7 @@ loom() {
 miri() {
     RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-ignore-leaks" CARGO_TARGET_DIR="$target/miri" \
         nice -n 15 cargo +nightly miri test -q -p heddle-range-lock --lib \
-        --test semantics --test order --test stress --test memory --test list --test slice --test hostile --test leaks --test layout \
+        --test semantics --test order --test stress --test memory --test list --test slice --test hostile --test leaks --test layout --test records \
         -- --nocapture
 }
 
@@ -71,7 +71,7 @@ stress() {
 . ../../tests/published.sh
 
 tsan() {
-    HEDDLE_STRESS_OPS=2000000 sanitized heddle-range-lock --test stress --test semantics --test slice --test hostile \
+    HEDDLE_STRESS_OPS=2000000 sanitized heddle-range-lock --test stress --test semantics --test slice --test hostile --test records \
         -- --nocapture
 }
 

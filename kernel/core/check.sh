@@ -24,13 +24,14 @@ weaken() {
         [[ "$file $text" == *"${1:-}"* ]] || continue
         rm -rf "$copy/crates" && mkdir -p "$copy/crates"
         cp -r . "$copy/crates/core"
-        cp -r ../../abi "$copy/crates/"
+        cp -r ../../abi ../../crates/range-lock "$copy/crates/"
         sed -n '/^\[workspace.package\]/,/^$/p; /^\[workspace.lints/,/^$/p' ../../Cargo.toml >"$copy/lines"
         {
             printf '[workspace]\nmembers = ["crates/*"]\nresolver = "3"\n\n'
             cat "$copy/lines"
             sed -n '/^\[workspace.dependencies\]/,/^$/{ /path = /d; p }' ../../Cargo.toml
             printf 'heddle-abi = { path = "crates/abi" }\n'
+            printf 'heddle-range-lock = { path = "crates/range-lock", default-features = false }\n'
         } >"$copy/Cargo.toml"
         local result
         if ! FROM=$text TO=$weaker perl -0pi -e \

@@ -15,6 +15,8 @@ use std::task::{Context, Poll};
 
 #[path = "models/passing.rs"]
 mod passing;
+#[path = "models/records.rs"]
+mod records;
 
 /// The keys' data: exclusive guards over key 1 write it, shared ones read it.
 struct Watched {

@@ -1,22 +1,24 @@
 //! The mappings of an address space, with their objects and rights: the records behind mmap(2).
 //!
 //! [`Mappings`] is an ordered map of disjoint [`Mapping`]s. Neighbours that could be one mapping are one, so the set is
-//! canonical: what a sequence of operations leaves depends only on what each address ended up as. They are in a
-//! red-black tree, because what counts is the lookup at each page fault: among a few dozen it takes a sixth of what a
-//! range of a `BTreeMap` takes.
+//! canonical: what a sequence of operations leaves depends only on what each address ended up as.
+//!
+//! They are [`Records`] of the range lock's: immutable, replaced by one store, and found by [`MappingIndex`] without a
+//! lock. A page fault does that, which holds the lock of its addresses. Each operation here replaces a run of records by
+//! one that says the same of all addresses outside of its range, with the same backing, so that nobody who holds the lock
+//! of other addresses notices.
 //!
 //! Nothing here knows pages, page tables or locks. Addresses and lengths are in bytes, and the caller keeps them at
-//! page boundaries. Operations that may need more records than there were take them from spare ones, which their
-//! caller reserves first: with [`Mappings::reserve`] under the same lock, or as [`SpareMappings`].
+//! page boundaries. Records that replace others are made in spare memory, which their caller reserves first: with
+//! [`Mappings::reserve`] under the same lock, or as [`SpareMappings`].
 
-use alloc::boxed::Box;
-use core::mem::MaybeUninit;
+use alloc::sync::Arc;
 use core::ops::Range;
 
-use crate::fallible::{AllocError, try_box_uninit, vacate};
+use crate::fallible::AllocError;
 use crate::mempolicy::MemoryPolicy;
 use bitflags::bitflags;
-use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, intrusive_adapter};
+use heddle_range_lock::{DefaultEpoch, Epoch, RecordIndex, Records, SpareRecords};
 
 bitflags! {
     /// The accesses to a mapping's memory that programs may make; the bits are those of mmap(2).
@@ -59,10 +61,11 @@ bitflags! {
 }
 
 /// The source of a mapping's memory.
-pub trait Backing: Clone {
+pub trait Backing: Clone + Send + Sync {
     /// Whether both are the same object.
     fn is_same(&self, other: &Self) -> bool;
-    /// Whether the object has positions, so that neighbours are one mapping only if their offsets are contiguous.
+    /// Whether the object has positions, so that neighbours are one mapping only if their offsets are contiguous. A matter
+    /// of its kind: the object may be gone when this is asked.
     fn has_offsets(&self) -> bool;
 }
 
@@ -153,10 +156,28 @@ impl<B: Backing> Mapping<B> {
     #[must_use]
     pub fn part(&self, range: &Range<usize>) -> Self {
         let mut part = self.clone();
-        part.start = self.start.max(range.start);
-        part.end = self.end.min(range.end);
-        part.offset = self.offset_of(part.start);
+        part.cut(range);
         part
+    }
+
+    fn cut(&mut self, range: &Range<usize>) {
+        let start = self.start.max(range.start);
+        self.offset = self.offset_of(start);
+        self.start = start;
+        self.end = self.end.min(range.end);
+    }
+
+    /// The parts of it that own nothing.
+    #[inline]
+    #[must_use]
+    pub fn outline(&self) -> MappingOutline {
+        MappingOutline {
+            start: self.start,
+            end: self.end,
+            protection: self.protection,
+            flags: self.flags,
+            has_offsets: self.backing.has_offsets(),
+        }
     }
 
     /// The part that it adds to the sums of all mappings.
@@ -175,109 +196,60 @@ impl<B: Backing> Mapping<B> {
     }
 }
 
-/// A mapping in its place of the tree.
-#[derive(Debug)]
-struct MappingNode<B> {
-    link: RBTreeLink,
-    mapping: Mapping<B>,
+/// The parts of a mapping that own nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappingOutline {
+    /// First address.
+    pub start: usize,
+    /// Address behind the last.
+    pub end: usize,
+    /// Rights.
+    pub protection: Protection,
+    /// Properties.
+    pub flags: Flags,
+    /// Whether it has a backing with positions.
+    pub has_offsets: bool,
 }
 
-/// The most records that one operation can need, and one more.
-const SPARE_MAX: usize = 4;
-
-/// Memory for records: what operations need that make one mapping two.
-#[derive(Debug)]
-pub struct SpareMappings<B>([Option<Box<MaybeUninit<MappingNode<B>>>>; SPARE_MAX]);
-
-impl<B> Default for SpareMappings<B> {
-    fn default() -> Self {
-        Self([const { None }; SPARE_MAX])
-    }
-}
-
-impl<B> SpareMappings<B> {
-    /// Memory for so many records.
-    ///
-    /// # Errors
-    /// [`AllocError`].
-    pub fn new(count: usize) -> Result<Self, AllocError> {
-        let mut spare = Self::default();
-        spare.fill(count)?;
-        Ok(spare)
-    }
-
-    fn fill(&mut self, count: usize) -> Result<(), AllocError> {
-        let missing = count.saturating_sub(self.0.iter().flatten().count());
-        for slot in self.0.iter_mut().filter(|slot| slot.is_none()).take(missing) {
-            *slot = Some(try_box_uninit()?);
-        }
-        Ok(())
-    }
-
-    fn take(&mut self) -> Option<Box<MaybeUninit<MappingNode<B>>>> {
-        self.0.iter_mut().find_map(Option::take)
-    }
-
-    fn give(&mut self, spare: Box<MaybeUninit<MappingNode<B>>>) {
-        if let Some(slot) = self.0.iter_mut().find(|slot| slot.is_none()) {
-            *slot = Some(spare);
-        }
-    }
-}
-
-intrusive_adapter!(ByStart<B> = Box<MappingNode<B>>: MappingNode<B> { link => RBTreeLink });
-
-impl<B> KeyAdapter<'_> for ByStart<B> {
-    type Key = usize;
-
-    fn get_key(&self, node: &MappingNode<B>) -> usize {
-        node.mapping.start
-    }
-}
+/// Memory for records of mappings.
+pub type SpareMappings<B, E = DefaultEpoch> = SpareRecords<Mapping<B>, E>;
+/// The records as those see them who hold the lock of addresses, and no other.
+pub type MappingIndex<B, E = DefaultEpoch> = RecordIndex<Mapping<B>, E>;
 
 /// The mappings of one address space.
 #[derive(Debug)]
-pub struct Mappings<B> {
+pub struct Mappings<B: Backing, E: Epoch = DefaultEpoch> {
     /// By first address.
-    tree: RBTree<ByStart<B>>,
-    /// How many there are.
-    count: usize,
+    records: Records<Mapping<B>, E>,
     /// The sums of the lengths.
     totals: Totals,
     /// The largest sum of all lengths that there was.
     peak: usize,
-    spare: SpareMappings<B>,
 }
 
-impl<B> Default for Mappings<B> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<B> Mappings<B> {
-    /// No mappings.
+impl<B: Backing, E: Epoch> Mappings<B, E> {
+    /// No mappings, with a new index. `None` if the index is another's.
     #[must_use]
-    pub fn new() -> Self {
-        Self {
-            tree: RBTree::new(ByStart::new()),
-            count: 0,
-            totals: Totals::default(),
-            peak: 0,
-            spare: SpareMappings::default(),
-        }
+    pub fn of(index: Arc<MappingIndex<B, E>>) -> Option<Self> {
+        Some(Self { records: Records::of(index)?, totals: Totals::default(), peak: 0 })
+    }
+
+    /// The records, for those who take no lock of all.
+    #[must_use]
+    pub const fn index(&self) -> &Arc<MappingIndex<B, E>> {
+        self.records.index()
     }
 
     /// How many mappings there are.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.count
+        self.records.len()
     }
 
     /// Whether nothing is mapped.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.count == 0
+        self.records.is_empty()
     }
 }
 
@@ -292,10 +264,11 @@ pub enum FreeSearch {
     GoOn(usize),
 }
 
-impl<B: Backing> Mappings<B> {
+impl<B: Backing, E: Epoch> Mappings<B, E> {
     /// The mappings in the order of their addresses.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Mapping<B>> {
-        self.tree.iter().map(|node| &node.mapping)
+    pub fn iter(&self) -> impl Iterator<Item = &Mapping<B>> {
+        let mut cursor = self.records.front();
+        core::iter::from_fn(move || if cursor.move_next() { cursor.get() } else { None })
     }
 
     /// The sum of the lengths in bytes.
@@ -339,10 +312,10 @@ impl<B: Backing> Mappings<B> {
     }
 
     /// The mapping that an address lies in.
+    #[inline]
     #[must_use]
     pub fn get(&self, address: usize) -> Option<&Mapping<B>> {
-        let node = self.tree.upper_bound(Bound::Included(&address)).get()?;
-        Some(&node.mapping).filter(|found| address < found.end)
+        self.records.floor(address).get().filter(|found| address < found.end)
     }
 
     /// The mapping that an address lies in, or else the first one above.
@@ -354,25 +327,24 @@ impl<B: Backing> Mappings<B> {
     /// The last mapping that ends at or below an address.
     #[must_use]
     pub fn below(&self, address: usize) -> Option<&Mapping<B>> {
-        let mut cursor = self.tree.upper_bound(Bound::Excluded(&address));
-        if cursor.get().is_some_and(|node| node.mapping.end > address) {
-            cursor.move_prev();
+        let mut cursor = self.records.floor(address);
+        if cursor.get().is_some_and(|mapping| mapping.end > address) {
+            cursor.move_previous();
         }
-        cursor.get().map(|node| &node.mapping)
+        cursor.get()
     }
 
     /// The mappings that have an address in `range`, in order.
     pub fn overlapping(&self, range: Range<usize>) -> impl Iterator<Item = &Mapping<B>> {
-        let mut cursor = self.tree.upper_bound(Bound::Included(&range.start));
-        if cursor.get().is_none_or(|node| node.mapping.end <= range.start) {
-            cursor.move_next();
-        }
+        let mut cursor = self.records.floor(range.start);
+        let mut is_there =
+            cursor.get().is_some_and(|mapping| mapping.end > range.start) || cursor.move_next();
         core::iter::from_fn(move || {
-            let mapping = &cursor.get()?.mapping;
+            let mapping = cursor.get().filter(|_| is_there)?;
             if mapping.start >= range.end || range.is_empty() {
                 return None;
             }
-            cursor.move_next();
+            is_there = cursor.move_next();
             Some(mapping)
         })
     }
@@ -407,78 +379,84 @@ impl<B: Backing> Mappings<B> {
         reached >= range.end
     }
 
-    /// Makes sure that operations which need so many records more find them, under the lock that is held now.
+    /// Makes sure that operations which need so many records find them, under the lock that is held now.
     ///
     /// # Errors
     /// [`AllocError`].
     pub fn reserve(&mut self, count: usize) -> Result<(), AllocError> {
-        self.spare.fill(count)
+        self.records.reserve(count).map_err(|_| AllocError)
     }
 
     /// Adds memory for records, for operations under the lock that is held now.
-    pub fn refill(&mut self, mut spare: SpareMappings<B>) {
-        while let Some(memory) = spare.take() {
-            self.spare.give(memory);
-        }
+    pub fn refill(&mut self, spare: SpareMappings<B, E>) {
+        self.records.refill(spare);
     }
 
-    /// Adds a mapping where nothing is mapped. At most one record more is needed.
-    pub fn insert(&mut self, mut mapping: Mapping<B>) {
+    /// Adds a mapping where nothing is mapped. One record is needed.
+    pub fn insert(&mut self, mapping: Mapping<B>) {
         debug_assert!(mapping.start < mapping.end && self.is_free(mapping.range()));
         self.totals = self.totals.plus(mapping.totals());
         self.peak = self.peak.max(self.totals.all);
-        if let Some(before) = self.below(mapping.start).filter(|before| before.continues_in(&mapping)) {
-            mapping.start = before.start;
-            mapping.offset = before.offset;
-            let _ = self.take(mapping.start);
-        }
-        let after = self.tree.find(&mapping.end).get().map(|node| &node.mapping);
-        if let Some(after) = after.filter(|after| mapping.continues_in(after)) {
-            let start = after.start;
-            mapping.end = after.end;
-            let _ = self.take(start);
-        }
-        self.put(mapping);
+        let at = mapping.start;
+        self.exchange(at..at, [None, Some(mapping), None]);
     }
 
-    /// Puts a record into the tree, in spare memory.
-    fn put(&mut self, mapping: Mapping<B>) {
-        let memory = self.spare.take().expect("records were reserved for the operation");
-        self.tree.insert(Box::write(memory, MappingNode { link: RBTreeLink::new(), mapping }));
-        self.count += 1;
-    }
-
-    /// Takes the record that starts at an address out of the tree. Its memory is spare then.
-    fn take(&mut self, start: usize) -> Option<Mapping<B>> {
-        let node = self.tree.find_mut(&start).remove()?;
-        self.count -= 1;
-        let (node, memory) = vacate(node);
-        self.spare.give(memory);
-        Some(node.mapping)
-    }
-
-    /// Removes everything in `range` and shows `removed` what it was, piece by piece. At most one record more is
-    /// needed.
-    pub fn remove(&mut self, range: Range<usize>, mut removed: impl FnMut(Mapping<B>)) {
-        while let Some(start) = self.first_in(&range).map(|mapping| mapping.start) {
-            let Some(whole) = self.take(start) else { return };
-            let part = whole.part(&range);
-            self.totals = self.totals.minus(part.totals());
-            let left = (whole.start < range.start).then(|| whole.part(&(whole.start..range.start)));
-            let right = (range.end < whole.end).then(|| whole.part(&(range.end..whole.end)));
-            for rest in [left, right].into_iter().flatten() {
-                self.put(rest);
+    /// Exchanges the records that start in `old` for others that lie side by side, of which there is one at least. What is
+    /// like them at either side becomes one record with them.
+    fn exchange(&mut self, mut old: Range<usize>, mut new: [Option<Mapping<B>>; 3]) {
+        let mut cursor = self.records.before(old.start);
+        let before = cursor.get();
+        let after = loop {
+            match cursor.move_next().then(|| cursor.get()).flatten() {
+                Some(replaced) if replaced.start < old.end => {}
+                after => break after,
             }
-            removed(part);
+        };
+        if let (Some(before), Some(first)) = (before, new.iter_mut().flatten().next())
+            && before.continues_in(first)
+        {
+            (first.start, first.offset) = (before.start, before.offset);
+            old.start = before.start;
         }
+        if let (Some(after), Some(last)) = (after, new.iter_mut().flatten().next_back())
+            && last.continues_in(after)
+        {
+            last.end = after.end;
+            old.end = after.start + 1;
+        }
+        let new = new.into_iter().flatten().map(|mapping| (mapping.start, mapping));
+        self.records.replace(old, new, drop);
+    }
+
+    /// Removes everything in `range` and shows `removed` what it was, piece by piece. At most two records are needed.
+    pub fn remove(&mut self, range: Range<usize>, mut removed: impl FnMut(Mapping<B>)) {
+        let Some(first) = self.first_in(&range) else { return };
+        let old = first.start..range.end;
+        let left = (first.start < range.start).then(|| first.part(&(first.start..range.start)));
+        let last = self.records.floor(range.end - 1).get();
+        let right = last.filter(|last| range.end < last.end).map(|last| last.part(&(range.end..last.end)));
+        let mut totals = self.totals;
+        let new = [left, right].into_iter().flatten().map(|mapping| (mapping.start, mapping));
+        self.records.replace(old, new, |mut mapping| {
+            mapping.cut(&range);
+            totals = totals.minus(mapping.totals());
+            removed(mapping);
+        });
+        self.totals = totals;
     }
 
     /// Changes the properties of everything in `range`: `change` gets each piece, and must leave its addresses alone.
-    /// At most two records more are needed.
-    pub fn change(&mut self, range: Range<usize>, mut change: impl FnMut(&mut Mapping<B>)) {
+    ///
+    /// # Errors
+    /// [`AllocError`]: some pieces may be changed then.
+    pub fn change(
+        &mut self,
+        range: Range<usize>,
+        mut change: impl FnMut(&mut Mapping<B>),
+    ) -> Result<(), AllocError> {
         let mut at = range.start;
-        while let Some(piece) = self.first_in(&(at..range.end)).map(|mapping| mapping.part(&(at..range.end)))
-        {
+        while let Some(whole) = self.first_in(&(at..range.end)) {
+            let piece = whole.part(&(at..range.end));
             at = piece.end;
             let mut changed = piece.clone();
             change(&mut changed);
@@ -489,18 +467,27 @@ impl<B: Backing> Mappings<B> {
             {
                 continue;
             }
-            self.remove(piece.range(), |_| {});
-            self.insert(changed);
+            let left = (whole.start < piece.start).then(|| whole.part(&(whole.start..piece.start)));
+            let right = (piece.end < whole.end).then(|| whole.part(&(piece.end..whole.end)));
+            let old = whole.start..whole.start + 1;
+            self.reserve(3)?;
+            self.totals = self.totals.minus(piece.totals()).plus(changed.totals());
+            self.exchange(old, [left, Some(changed), right]);
         }
+        Ok(())
     }
 
     /// Moves the first address of the mapping that starts at `start` down to `new_start`; nothing may be mapped there.
+    /// One record is needed.
     pub fn extend_down(&mut self, start: usize, new_start: usize) {
-        let Some(mut mapping) = self.take(start) else { return };
+        let Some(mapping) = self.get(start).filter(|mapping| mapping.start == start) else { return };
+        let mut mapping = mapping.clone();
         self.totals = self.totals.minus(mapping.totals());
         mapping.offset = mapping.offset.wrapping_sub((mapping.start - new_start) as u64);
         mapping.start = new_start;
-        self.insert(mapping);
+        self.totals = self.totals.plus(mapping.totals());
+        self.peak = self.peak.max(self.totals.all);
+        self.exchange(new_start..start + 1, [None, Some(mapping), None]);
     }
 
     /// The highest free range of `length` bytes inside `within`, at a multiple of `align`, that keeps `guard` bytes
@@ -551,9 +538,12 @@ impl<B: Backing> Mappings<B> {
         {
             ceiling = ceiling.min(above.start.saturating_sub(guard));
         }
-        let mut cursor = self.tree.upper_bound(Bound::Excluded(&within.end));
-        while let Some(MappingNode { mapping, .. }) = cursor.get() {
-            cursor.move_prev();
+        let mut cursor = self.records.floor(within.end);
+        if cursor.get().is_some_and(|mapping| mapping.start == within.end) {
+            cursor.move_previous();
+        }
+        while let Some(mapping) = cursor.get() {
+            cursor.move_previous();
             if let Some(start) = fits(mapping.end, ceiling) {
                 return FreeSearch::Found(start);
             }

@@ -101,10 +101,9 @@ impl Space {
         let _guard = self.lock.lock(range.clone()).await?;
         let mut is_mapped = true;
         self.each_part(range, |state, part| {
-            state.mappings.reserve(2)?;
             state.mappings.change(part.clone(), |mapping| {
                 mapping.flags = mapping.flags.difference(cleared).union(set);
-            });
+            })?;
             is_mapped &= state.mappings.covers(part);
             Ok(())
         })
@@ -131,8 +130,7 @@ impl Space {
         }
         let mut is_mapped = true;
         self.each_part(range, |state, part| {
-            state.mappings.reserve(2)?;
-            state.mappings.change(part.clone(), |mapping| mapping.flags.set(Flags::LOCKED, is_locked));
+            state.mappings.change(part.clone(), |mapping| mapping.flags.set(Flags::LOCKED, is_locked))?;
             is_mapped &= state.mappings.covers(part);
             Ok(())
         })
@@ -151,8 +149,7 @@ impl Space {
             return Err(Errno::ENOMEM);
         }
         self.each_part(range, |state, part| {
-            state.mappings.reserve(2)?;
-            state.mappings.change(part, |mapping| mapping.flags.set(Flags::LOCKED, is_locked));
+            state.mappings.change(part, |mapping| mapping.flags.set(Flags::LOCKED, is_locked))?;
             Ok(())
         })
         .await

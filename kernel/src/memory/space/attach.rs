@@ -45,8 +45,7 @@ impl Space {
             };
             let new = Object::Source(new);
             let mut state = self.state.lock();
-            state.mappings.reserve(2)?;
-            state.mappings.change(range, |mapping| mapping.backing = new.clone());
+            state.mappings.change(range, |mapping| mapping.backing = new.clone())?;
         }
         Ok(())
     }

@@ -3,7 +3,8 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
-use heddle_kernel_core::mapping::Totals;
+use heddle_kernel_core::mapping::{MappingOutline, Totals};
+use heddle_range_lock::RecordReader;
 use linux_raw_sys::general as linux;
 
 use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
@@ -15,6 +16,7 @@ use crate::memory::oom::Shortage;
 use crate::memory::source::Object;
 use crate::memory::space::ahead::PAGES_MAX;
 use crate::memory::space::large::large_around;
+use crate::memory::space::lock::{CpuEpoch, MappingRecord, SpaceGuard, outline};
 use crate::memory::space::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space, resident};
 use crate::memory::table::{LargePlace, Leaves, Root, rights};
 use crate::memory::user::PageFault;
@@ -91,26 +93,35 @@ impl Space {
 
     /// Resolves a fault without waiting; `None` if another operation holds the range.
     pub fn try_fault(&self, address: usize, access: FaultAccess) -> Option<Result<(), FaultError>> {
-        let plan = match self.plan_fault(address, access) {
-            Ok(plan) => plan,
-            Err(error) => return Some(Err(error)),
-        };
-        // A store may replace a page that another CPU reads: it would have to be waited for.
-        if access.write && shootdown::is_elsewhere(self.identity()) {
-            return None;
-        }
-        let _guard = match self.lock.try_lock(plan.locked()) {
-            Ok(guard) => guard?,
-            Err(error) => return Some(Err(error.into())),
-        };
-        // A large page is cleared in steps.
-        if plan.wants_large && self.root().large_place(address) == LargePlace::Empty {
-            return None;
-        }
-        let mut gather = Gather::new();
-        let result = self.resolve(address, access, &plan.range, &mut gather);
-        // A CPU may have begun to run the space meanwhile; then the caller has to wait for it after all.
-        self.finish_now(&mut gather).then_some(result)
+        self.records.read(|records| {
+            let record = record_of(records, address);
+            let plan = match record {
+                Some(record) => self.plan_within(&outline(record), address, access),
+                None => match self.plan_growth(address) {
+                    Ok(plan) => plan,
+                    Err(error) => return Some(Err(error)),
+                },
+            };
+            // A store may replace a page that another CPU reads: it would have to be waited for.
+            if access.write && shootdown::is_elsewhere(self.identity()) {
+                return None;
+            }
+            let guard = match self.lock.try_lock(plan.locked()) {
+                Ok(guard) => guard?,
+                Err(error) => return Some(Err(error.into())),
+            };
+            // A large page is cleared in steps.
+            if plan.wants_large && self.root().large_place(address) == LargePlace::Empty {
+                return None;
+            }
+            let mut gather = Gather::new();
+            let result = match record.and_then(|record| guard.mapping(record, false)) {
+                Some(mapping) => self.resolve(address, access, mapping, &plan.range, &mut gather),
+                None => self.resolve_locked(address, access, &guard, &plan.range, &mut gather),
+            };
+            // A CPU may have begun to run the space meanwhile; then the caller has to wait for it after all.
+            self.finish_now(&mut gather).then_some(result)
+        })
     }
 
     /// Resolves a fault. When memory is short, room is made for it, as [`Shortage`] says.
@@ -157,7 +168,7 @@ impl Space {
             // The walk is over, so that little comes, or a large page that the space has earned.
             plan = self.plan_fault(address, access)?;
         }
-        let _guard = self.lock.lock(plan.locked()).await?;
+        let guard = self.lock.lock(plan.locked()).await?;
         if plan.wants_large && self.bring_in_large(address & !(PAGE_SIZE - 1)).await? {
             return Ok(());
         }
@@ -168,7 +179,7 @@ impl Space {
         if unseen != self.seen.load(Ordering::Acquire) {
             gather.mark(plan.range.clone());
         }
-        let result = self.resolve(address, access, &plan.range, &mut gather);
+        let result = self.resolve_locked(address, access, &guard, &plan.range, &mut gather);
         self.finish(&mut gather).await;
         self.seen.fetch_max(unseen, Ordering::AcqRel);
         result
@@ -217,22 +228,60 @@ impl Space {
 
     /// The pages that a fault may bring in.
     fn plan_fault(&self, address: usize, access: FaultAccess) -> Result<FaultPlan, FaultError> {
-        let page = address & !(PAGE_SIZE - 1);
-        let small = |range| Ok(FaultPlan { range, wants_large: false });
-        let state = self.state.lock();
-        if let Some(mapping) = state.mappings.get(address) {
-            if access.write && is_filled_in_order(mapping) {
-                let pages = self.ahead.pages(page);
-                let range = page..(page + pages * PAGE_SIZE).min(mapping.end);
-                return Ok(FaultPlan { range, wants_large: self.wants_large(mapping, page, pages) });
-            }
-            return small(around(page, mapping, access));
+        let mapping = self.records.read(|records| record_of(records, address).map(outline));
+        match mapping {
+            Some(mapping) => Ok(self.plan_within(&mapping, address, access)),
+            None => self.plan_growth(address),
         }
+    }
+
+    /// Those of a mapping that the address lies in.
+    #[inline]
+    fn plan_within(&self, mapping: &MappingOutline, address: usize, access: FaultAccess) -> FaultPlan {
+        let page = address & !(PAGE_SIZE - 1);
+        if access.write && is_filled_in_order(mapping) {
+            let pages = self.ahead.pages(page);
+            let range = page..(page + pages * PAGE_SIZE).min(mapping.end);
+            return FaultPlan { range, wants_large: self.wants_large(mapping, page, pages) };
+        }
+        FaultPlan { range: around(page, mapping, access), wants_large: false }
+    }
+
+    /// Those of a stack that grows.
+    fn plan_growth(&self, address: usize) -> Result<FaultPlan, FaultError> {
+        let page = address & !(PAGE_SIZE - 1);
+        let state = self.state.lock();
         let above = state.mappings.at_or_above(address).ok_or(FaultError::Unmapped)?;
+        if above.start <= address {
+            // It has been mapped meanwhile.
+            return Ok(FaultPlan { range: page..page + PAGE_SIZE, wants_large: false });
+        }
         if !above.flags.contains(Flags::GROWS_DOWN) || !self.range().contains(&address) {
             return Err(FaultError::Unmapped);
         }
-        small(page..above.start + PAGE_SIZE)
+        Ok(FaultPlan { range: page..above.start + PAGE_SIZE, wants_large: false })
+    }
+
+    /// Resolves a fault with `range` locked, by what is mapped since.
+    fn resolve_locked(
+        &self,
+        address: usize,
+        access: FaultAccess,
+        guard: &SpaceGuard<'_>,
+        range: &Range<usize>,
+        gather: &mut Gather,
+    ) -> Result<(), FaultError> {
+        let resolved = self.records.read(|records| {
+            let mapping = record_of(records, address).and_then(|record| guard.mapping(record, true))?;
+            Some(self.resolve(address, access, mapping, range, gather))
+        });
+        if let Some(resolved) = resolved {
+            return resolved;
+        }
+        match self.grow_to(address & !(PAGE_SIZE - 1), range)? {
+            Some(mapping) => self.resolve(address, access, &mapping, range, gather),
+            None => Ok(()),
+        }
     }
 
     /// Resolves a fault with `range` locked.
@@ -240,14 +289,14 @@ impl Space {
         &self,
         address: usize,
         access: FaultAccess,
+        mapping: &Mapping<Object>,
         range: &Range<usize>,
         gather: &mut Gather,
     ) -> Result<(), FaultError> {
         let page = address & !(PAGE_SIZE - 1);
-        let Some(mapping) = self.mapping_for(page, range)? else { return Ok(()) };
-        check(&mapping, access)?;
+        check(mapping, access)?;
         let Some(leaves) = self.root().leaves_or_large(page, gather, |large| {
-            resolve_large(self.root(), large, &mapping, page, access)
+            resolve_large(self.root(), large, mapping, page, access)
         })?
         else {
             gather.mark_here(page..page + PAGE_SIZE);
@@ -262,7 +311,7 @@ impl Space {
             return Ok(());
         }
         count(&counters::FAULTS);
-        let new = new_entry(&mapping, page, access, old)?;
+        let new = new_entry(mapping, page, access, old)?;
         leaf.replace(new);
         if resident::counts(new) && !resident::counts(old) {
             self.pages_came(1);
@@ -274,18 +323,18 @@ impl Space {
                 gather.take(old, 0, page..page + PAGE_SIZE);
             }
         } else if !access.write {
-            self.pages_came(bring_in_around(leaves, &mapping, page, range));
-        } else if is_filled_in_order(&mapping) {
-            let pages = 1 + bring_in_ahead(leaves, &mapping, page, range);
+            self.pages_came(bring_in_around(leaves, mapping, page, range));
+        } else if is_filled_in_order(&mapping.outline()) {
+            let pages = 1 + bring_in_ahead(leaves, mapping, page, range);
             self.pages_came(pages - 1);
             self.ahead.brought(page, pages);
         }
         Ok(())
     }
 
-    /// The mapping of a page, after the growth of a stack if that is what the page needs. `None` if the stack has moved
-    /// since the range was locked: the program faults again, and another range is locked.
-    fn mapping_for(&self, page: usize, locked: &Range<usize>) -> Result<Option<Mapping<Object>>, FaultError> {
+    /// The mapping of a page where none was, after the growth of a stack. `None` if the stack has moved since the range
+    /// was locked: the program faults again, and another range is locked.
+    fn grow_to(&self, page: usize, locked: &Range<usize>) -> Result<Option<Mapping<Object>>, FaultError> {
         let mut state = self.state.lock();
         if let Some(mapping) = state.mappings.get(page) {
             return Ok(Some(mapping.clone()));
@@ -311,6 +360,15 @@ impl Space {
         state.note_promises();
         state.mappings.get(page).cloned().map(Some).ok_or(FaultError::Unmapped)
     }
+}
+
+/// The record of the mapping that an address lies in.
+#[inline]
+fn record_of<'a>(
+    records: &'a RecordReader<'_, Mapping<Object>, CpuEpoch>,
+    address: usize,
+) -> Option<&'a MappingRecord> {
+    records.floor(address).filter(|record| address < outline(record).end)
 }
 
 /// Resolves a fault in a large page, if that need not be split. `false` if it must.
@@ -361,9 +419,8 @@ fn bring_in_around(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range
 }
 
 /// Whether stores to the mapping bring in pages ahead: private memory that no stack grows into.
-fn is_filled_in_order(mapping: &Mapping<Object>) -> bool {
-    matches!(mapping.backing, Object::Anonymous(_))
-        && !mapping.flags.intersects(Flags::SHARED | Flags::GROWS_DOWN)
+fn is_filled_in_order(mapping: &MappingOutline) -> bool {
+    !mapping.has_offsets && !mapping.flags.intersects(Flags::SHARED | Flags::GROWS_DOWN)
 }
 
 /// Maps the pages of the range behind a page that a store has brought in, up to the first that is there already, as
@@ -387,8 +444,8 @@ fn bring_in_ahead(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range:
 }
 
 /// The pages around `page` that a fault may bring in: one leaf table's at most.
-fn around(page: usize, mapping: &Mapping<Object>, access: FaultAccess) -> Range<usize> {
-    if access.write || matches!(mapping.backing, Object::Anonymous(_)) {
+fn around(page: usize, mapping: &MappingOutline, access: FaultAccess) -> Range<usize> {
+    if access.write || !mapping.has_offsets {
         return page..page + PAGE_SIZE;
     }
     let window = AROUND_PAGES * PAGE_SIZE;

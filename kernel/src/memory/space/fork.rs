@@ -10,10 +10,10 @@ use crate::memory::gather::Gather;
 use crate::memory::overcommit::Promise;
 use crate::memory::slots::Slot;
 use crate::memory::source::Object;
-use crate::memory::space::{Flags, Space, SpaceState};
+use crate::memory::space::{Flags, Space, SpaceMappings, SpaceState, new_mappings};
 use crate::memory::{counters, overcommit};
 use crate::sched::Budget;
-use heddle_kernel_core::mapping::{Backing, Mapping, Mappings};
+use heddle_kernel_core::mapping::{Backing, Mapping};
 use smallvec::SmallVec;
 
 /// The bytes of a space that fork(2) shares in one step, those of a table of leaf tables, and the step's cost.
@@ -98,8 +98,8 @@ impl Space {
 
     /// Copies of the records for a child, which inherits no locks. The caller has locked the space's range, so that
     /// they don't change between two steps.
-    async fn copied_mappings(&self) -> Result<Mappings<Object>, Errno> {
-        let mut copies = Mappings::new();
+    async fn copied_mappings(&self) -> Result<SpaceMappings, Errno> {
+        let mut copies = new_mappings()?;
         let mut budget = Budget::new();
         let mut at = 0;
         loop {
@@ -166,7 +166,7 @@ impl Space {
             self.clear(range.clone()).await?;
             if flags.contains(Flags::NOT_INHERITED) {
                 let mut state = self.state.lock();
-                state.mappings.reserve(1)?;
+                state.mappings.reserve(2)?;
                 state.mappings.remove(range, |_| {});
                 state.note_promises();
             }
@@ -184,11 +184,13 @@ impl Space {
         self.set_pages(new);
         Ok(())
     }
+
     /// In a space whose threads are in the kernel: gives mappings of one object another in its place.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub async fn exchange(&self, old: &Object, new: &Object) -> Result<(), Errno> {
+        let _guard = self.lock.lock(self.range()).await?;
         self.exchange_object(old, new, true).await
     }
 
@@ -204,8 +206,7 @@ impl Space {
                 self.clear(range.clone()).await?;
             }
             let mut state = self.state.lock();
-            state.mappings.reserve(2)?;
-            state.mappings.change(range, |mapping| mapping.backing = new.clone());
+            state.mappings.change(range, |mapping| mapping.backing = new.clone())?;
         }
     }
 }

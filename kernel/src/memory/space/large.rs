@@ -14,15 +14,16 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
+use heddle_kernel_core::mapping::MappingOutline;
+
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::counters::count;
 use crate::memory::frame::{LARGE_BYTES, LargeFrame};
 use crate::memory::gather::Gather;
 use crate::memory::large_policy::LargePolicy;
-use crate::memory::source::Object;
 use crate::memory::space::ahead::PAGES_MAX;
-use crate::memory::space::{Flags, Mapping, Protection, Space, resident};
+use crate::memory::space::{Flags, Protection, Space, resident};
 use crate::memory::table::LargePlace;
 use crate::memory::{counters, frame, large_policy};
 use crate::sched::Budget;
@@ -43,8 +44,8 @@ pub(super) const fn large_around(address: usize) -> Range<usize> {
 }
 
 /// Whether a mapping can have a large page at these addresses.
-fn has_place_for(mapping: &Mapping<Object>, large: &Range<usize>) -> bool {
-    matches!(mapping.backing, Object::Anonymous(_))
+fn has_place_for(mapping: &MappingOutline, large: &Range<usize>) -> bool {
+    !mapping.has_offsets
         && !mapping.flags.intersects(Flags::SHARED | Flags::GROWS_DOWN)
         && mapping.protection.contains(Protection::WRITE)
         && !mapping.protection.contains(Protection::EXECUTE)
@@ -82,14 +83,14 @@ impl Space {
     /// Whether a store to a page that is not there should bring a large page in. `pages` is how many pages the walk
     /// would bring that it is a part of.
     #[inline]
-    pub(super) fn wants_large(&self, mapping: &Mapping<Object>, page: usize, pages: usize) -> bool {
+    pub(super) fn wants_large(&self, mapping: &MappingOutline, page: usize, pages: usize) -> bool {
         let is_start = page.is_multiple_of(LARGE_BYTES);
         (is_start || mapping.flags.contains(Flags::LARGE_PAGES))
             && self.wants_large_here(mapping, page, pages)
     }
 
     #[inline(never)]
-    fn wants_large_here(&self, mapping: &Mapping<Object>, page: usize, pages: usize) -> bool {
+    fn wants_large_here(&self, mapping: &MappingOutline, page: usize, pages: usize) -> bool {
         if !has_place_for(mapping, &large_around(page)) || !self.large_policy().allows(mapping.flags) {
             return false;
         }
@@ -142,7 +143,7 @@ impl Space {
         let large = large_around(page);
         let flags = {
             let state = self.state.lock();
-            let mapping = state.mappings.get(page).filter(|mapping| has_place_for(mapping, &large));
+            let mapping = state.mappings.get(page).filter(|mapping| has_place_for(&mapping.outline(), &large));
             mapping.map(|mapping| mapping.flags)
         };
         let Some(flags) = flags else { return Ok(false) };
@@ -199,7 +200,7 @@ impl Space {
         let _guard = self.lock.lock(large.clone()).await?;
         let is_allowed = {
             let state = self.state.lock();
-            let mapping = state.mappings.get(large.start).filter(|mapping| has_place_for(mapping, &large));
+            let mapping = state.mappings.get(large.start).filter(|mapping| has_place_for(&mapping.outline(), &large));
             mapping.is_some_and(|mapping| !mapping.flags.contains(Flags::SMALL_PAGES))
         };
         if !is_allowed || self.limits.large_pages_are_off.load(Ordering::Relaxed) {

@@ -4,7 +4,8 @@
 //! Each space has a concurrent range lock of its own, so processes share no cache line here. The boot option
 //! [`KEY_SPACE_LOCK`]`=one` takes one lock per space instead, for comparison.
 //!
-//! `unsafe` here: the range lock's memory reclamation is told which participant belongs to this CPU.
+//! `unsafe` here: the range lock's memory reclamation is told which participant belongs to this CPU, and objects of
+//! mappings are followed because addresses of theirs are locked.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -13,12 +14,16 @@ use core::panic::Location;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_abi::boot::KEY_SPACE_LOCK;
+use heddle_kernel_core::mapping::{Mapping, MappingOutline};
 use heddle_kernel_core::tlb::{OneGuard, OneLock};
-use heddle_range_lock::{Context, Domain, Epoch, Guard, OutOfMemory, Participant, RangeLock, TryLockError};
+use heddle_range_lock::{
+    Context, Domain, Epoch, Guard, OutOfMemory, Participant, RangeLock, Record, TryLockError,
+};
 
 use crate::arch::{MAX_CPUS, cpu};
 use crate::boot;
 use crate::error::Errno;
+use crate::memory::source::Object;
 #[cfg(feature = "checking")]
 use crate::sync::order::Suspending;
 
@@ -87,13 +92,46 @@ pub struct SpaceGuard<'a> {
     #[cfg(feature = "checking")]
     #[allow(dead_code, reason = "held for its drop")]
     note: crate::sync::order::Suspending,
-    #[allow(dead_code, reason = "held for its drop")]
     guard: KindGuard<'a>,
+}
+
+/// The record of a mapping, found without the lock of all of them.
+pub(super) type MappingRecord = Record<Mapping<Object>>;
+
+/// The parts of a recorded mapping that own nothing.
+#[inline]
+pub(super) fn outline(record: &MappingRecord) -> MappingOutline {
+    // SAFETY: an outline is made of the record's own bytes.
+    unsafe { record.value() }.outline()
+}
+
+impl SpaceGuard<'_> {
+    fn holds_part_of(&self, mapping: &MappingOutline) -> bool {
+        match &self.guard {
+            KindGuard::Range(guard) => guard.range().overlaps(&(mapping.start..mapping.end).into()),
+            KindGuard::One(_) => true,
+        }
+    }
+
+    /// The mapping that a record tells of, found in this space before or since its addresses were locked. `None` if that
+    /// was before, and the record has been replaced.
+    #[inline]
+    pub(super) fn mapping<'a>(
+        &'a self,
+        record: &'a MappingRecord,
+        is_found_since: bool,
+    ) -> Option<&'a Mapping<Object>> {
+        debug_assert!(self.holds_part_of(&outline(record)), "addresses of the mapping are locked");
+        // SAFETY: whoever changes what is mapped holds the lock of the addresses that it changes, and replaces records of
+        // others by such with the same object (`kernel/core`'s `mapping`). So the object is mapped as long as this guard
+        // holds an address of it.
+        (is_found_since || record.is_current()).then(|| unsafe { record.value() })
+    }
 }
 
 enum KindGuard<'a> {
     /// Of the range lock.
-    Range(#[allow(dead_code, reason = "held for its drop")] Guard<'a, usize, (), CpuEpoch>),
+    Range(Guard<'a, usize, (), CpuEpoch>),
     /// Of the one lock.
     One(#[allow(dead_code, reason = "held for its drop")] OneGuard<'a>),
 }

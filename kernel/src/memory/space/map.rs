@@ -201,7 +201,7 @@ impl Space {
         }
         let mut removed = Removed::default();
         let mut state = self.state.lock();
-        state.mappings.reserve(2)?;
+        state.mappings.reserve(3)?;
         if is_free {
             // Another thread may have mapped something elsewhere meanwhile; what was taken out cannot come back.
             self.check_growth(&state, Totals::default(), added)?;

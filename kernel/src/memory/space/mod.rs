@@ -42,7 +42,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_abi::boot::{KEY_PCID, KEY_SLOTS};
-use heddle_kernel_core::mapping::Mappings;
+use heddle_kernel_core::mapping::{MappingIndex, Mappings};
 use heddle_kernel_core::tlb::roots::Identity;
 use heddle_kernel_core::tlb::tags::Abilities;
 
@@ -116,8 +116,13 @@ impl Search {
     }
 }
 
+/// The mappings of a space.
+type SpaceMappings = Mappings<Object, CpuEpoch>;
+/// Their records, for those who hold the lock of addresses.
+type SpaceRecords = MappingIndex<Object, CpuEpoch>;
+
 struct SpaceState {
-    mappings: Mappings<Object>,
+    mappings: SpaceMappings,
     /// The promise to the mappings.
     promise: Promise,
     layout: SpaceLayout,
@@ -164,6 +169,8 @@ pub struct Space {
     unseen: AtomicU64,
     seen: AtomicU64,
     lock: SpaceLock,
+    /// What is mapped, for those who hold the lock of some addresses. Changed with `state`.
+    records: Arc<SpaceRecords>,
     state: SpinLock<SpaceState>,
 }
 
@@ -195,6 +202,11 @@ fn new_identity() -> usize {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// No mappings.
+fn new_mappings() -> Result<SpaceMappings, Errno> {
+    Mappings::of(try_arc(SpaceRecords::new())?).ok_or(Errno::ENOMEM)
+}
+
 impl Space {
     /// An empty space.
     ///
@@ -212,7 +224,7 @@ impl Space {
         };
         let range = range.start.max(LOWEST_ADDRESS)..range.end;
         let state = SpaceState {
-            mappings: Mappings::new(),
+            mappings: new_mappings()?,
             promise: Promise::default(),
             layout,
             window: range.start..layout.mmap_top,
@@ -265,6 +277,7 @@ impl Space {
             unseen: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             lock: SpaceLock::new(),
+            records: state.mappings.index().clone(),
             state: SpinLock::new(state),
         }
     }
@@ -276,7 +289,7 @@ impl Space {
         #[expect(clippy::disallowed_methods, reason = "made at the start of the machine")]
         let none = || {
             let state = SpaceState {
-                mappings: Mappings::new(),
+                mappings: Mappings::of(Arc::default()).expect("the index is new"),
                 promise: Promise::default(),
                 layout: SpaceLayout { image_base: 0, mmap_top: 0, stack_top: 0 },
                 window: 0..0,

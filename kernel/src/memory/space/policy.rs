@@ -51,8 +51,7 @@ impl Space {
             return Err(Errno::EIO);
         }
         self.each_part(part, |state, part| {
-            state.mappings.reserve(2)?;
-            state.mappings.change(part, |mapping| mapping.policy = policy);
+            state.mappings.change(part, |mapping| mapping.policy = policy)?;
             Ok(())
         })
         .await
@@ -77,13 +76,12 @@ impl Space {
             let homeless = homeless.map(|at| at.start.max(part.start));
             let end = homeless.unwrap_or(part.end);
             if part.start < end {
-                state.mappings.reserve(2)?;
                 state.mappings.change(part.start..end, |mapping| {
                     if let Some(policy) = mapping.policy.at_home().filter(|_| !mapping.policy.is_default()) {
                         mapping.policy = policy;
                         is_found = true;
                     }
-                });
+                })?;
             }
             if homeless.is_some() { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
         })

@@ -99,7 +99,7 @@ impl Space {
             {
                 let mut state = self.state.lock();
                 let part = state.mappings.first_part(at..range.end, RECORDS);
-                state.mappings.reserve(1)?;
+                state.mappings.reserve(2)?;
                 state.mappings.remove(part.clone(), |mapping| removed.keep(mapping));
                 state.note_promises();
                 state.search.note_free(&part);
@@ -142,8 +142,7 @@ impl Space {
         .await?;
         self.check_growth(&self.state.lock(), before, after)?;
         self.each_part(range, |state, part| {
-            state.mappings.reserve(2)?;
-            state.mappings.change(part, |mapping| mapping.protection = protection);
+            state.mappings.change(part, |mapping| mapping.protection = protection)?;
             state.note_promises();
             Ok(())
         })

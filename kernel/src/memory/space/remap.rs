@@ -118,7 +118,7 @@ impl Space {
                 self.remove_records(new.clone()).await?;
             }
         }
-        let spare = SpareMappings::new(3)?;
+        let spare = SpareMappings::new(5).map_err(|_| Errno::ENOMEM)?;
         let moved = old.start..old.start + old.len().min(new.len());
         self.move_pages(moved, new.start).await?;
         let mut removed = Removed::default();

@@ -2,12 +2,11 @@
 
 use core::ops::Range;
 
-use heddle_kernel_core::mapping::{FreeSearch, Mappings};
+use heddle_kernel_core::mapping::FreeSearch;
 
 use crate::arch::paging;
 use crate::memory::frame::LARGE_BYTES;
-use crate::memory::source::Object;
-use crate::memory::space::{STACK_GUARD_BYTES, Search, Space, SpaceState};
+use crate::memory::space::{STACK_GUARD_BYTES, Search, Space, SpaceMappings, SpaceState};
 use crate::sched::Budget;
 
 /// Mappings that a search for free addresses passes over in one go, and the cost of that in units of a [`Budget`].
@@ -16,7 +15,7 @@ const SEARCH_COST: u32 = 16;
 
 /// A part of a search for free addresses.
 fn search_free(
-    mappings: &Mappings<Object>,
+    mappings: &SpaceMappings,
     length: usize,
     within: Range<usize>,
     skipped: &mut usize,
