@@ -24,7 +24,7 @@ fn random_exchanges_agree_with_a_map() {
     let rounds = if cfg!(miri) { 60 } else { 3000 };
     for seed in 1..=if cfg!(miri) { 2 } else { 20 } {
         let mut random = Random(seed * 0x9e37_79b9);
-        let mut records = Records::<Box<usize>>::of(Arc::new(RecordIndex::new())).unwrap();
+        let mut records = Records::<Box<usize>>::of(Arc::new(RecordIndex::new()), seed as u32).unwrap();
         let mut model = BTreeMap::new();
         for round in 0..rounds {
             let start = random.below(200);
@@ -61,16 +61,16 @@ fn random_exchanges_agree_with_a_map() {
 #[test]
 fn an_index_has_one_writer() {
     let index = Arc::new(RecordIndex::<u32>::new());
-    let writer = Records::of(index.clone());
-    assert!(writer.is_some() && Records::of(index.clone()).is_none());
+    let writer = Records::of(index.clone(), 1);
+    assert!(writer.is_some() && Records::of(index.clone(), 1).is_none());
     drop(writer);
-    assert!(Records::of(index).is_none(), "it would not know how many there are");
+    assert!(Records::of(index, 1).is_none(), "it would not know how many there are");
 }
 
 #[test]
 #[should_panic(expected = "keys fit")]
 fn keys_that_do_not_fit_are_refused() {
-    let mut records = Records::<u32>::of(Arc::default()).unwrap();
+    let mut records = Records::<u32>::of(Arc::default(), 0).unwrap();
     records.reserve(3).unwrap();
     records.replace(5..5, [(5, 0)], drop);
     records.replace(3..4, [(3, 0), (5, 0)], drop);
@@ -91,8 +91,10 @@ fn a_value_goes_when_its_record_is_replaced_and_the_rest_with_the_index() {
             LIVE.fetch_sub(1, Ordering::Relaxed);
         }
     }
-    let mut records = Records::<Counted>::of(Arc::default()).unwrap();
-    records.refill(SpareRecords::new(40).unwrap());
+    let mut records = Records::<Counted>::of(Arc::default(), 3).unwrap();
+    let mut spare = SpareRecords::new(40, 4).unwrap();
+    records.exchange_spare(&mut spare);
+    assert_eq!(spare.count(), 0);
     records.replace(0..0, (0..40).map(|key| (key, Counted::new())), drop);
     let index = records.index().clone();
     index.read(|_| {
@@ -120,7 +122,7 @@ fn who_holds_the_lock_of_a_key_may_follow_what_its_record_owns() {
     let index = Arc::new(RecordIndex::<Part>::new());
     let lock = RangeLock::<usize>::new();
     let is_over = AtomicBool::new(false);
-    let mut records = Records::of(index.clone()).unwrap();
+    let mut records = Records::of(index.clone(), 5).unwrap();
     let object = Arc::new(7);
     records.reserve(1).unwrap();
     records.replace(0..0, [(0, Part { end: 2 * HALF, object: object.clone() })], drop);

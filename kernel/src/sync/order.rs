@@ -28,6 +28,8 @@ static CPUS: [SpinMutex<Held<HELD_MAX>>; MAX_CPUS] = [const { SpinMutex::new(Hel
 static SUSPENDING: SpinMutex<SuspendingTable> = SpinMutex::new(SuspendingTable::new());
 /// Says which coroutine runs on this CPU.
 static CURRENT: spin::Once<fn() -> u64> = spin::Once::new();
+/// Says whether this CPU is in an operation of a range lock.
+static READING: spin::Once<fn() -> bool> = spin::Once::new();
 /// After a report nothing is checked, so that it gets out.
 static REPORTED: AtomicBool = AtomicBool::new(false);
 
@@ -43,6 +45,11 @@ fn is_off() -> bool {
 /// Names the function that says which coroutine runs: suspending locks are held by coroutines.
 pub fn set_current(current: fn() -> u64) {
     CURRENT.call_once(|| current);
+}
+
+/// Names the function that says whether this CPU reads under a pin of the range lock.
+pub fn set_reading(is_reading: fn() -> bool) {
+    READING.call_once(|| is_reading);
 }
 
 fn current() -> u64 {
@@ -80,9 +87,13 @@ pub fn giving(lock: usize) {
     }
 }
 
-/// Ends the machine if this CPU holds a spinlock.
+/// Ends the machine if this CPU holds a spinlock, or is in an operation of a range lock.
 #[track_caller]
 pub fn expect_none(what: &str) {
+    if READING.get().is_some_and(|is_reading| is_reading()) && !is_off() {
+        REPORTED.store(true, Ordering::SeqCst);
+        panic!("lock order: a pin is held {what} at {}", Location::caller());
+    }
     let first = CPUS[cpu::id()].lock().iter().next().map(|taken| taken.place);
     if let Some(place) = first
         && !is_off()

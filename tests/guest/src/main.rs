@@ -39,6 +39,7 @@ mod leases;
 mod listing;
 mod memory;
 mod memory_limits;
+mod memory_parallel;
 mod mempolicy;
 mod mounts;
 mod namespaces;
@@ -111,6 +112,7 @@ const FAMILIES: &[&[Test]] = &[
     large_pages::TESTS,
     large_pages::stress::TESTS,
     memory_limits::TESTS,
+    memory_parallel::TESTS,
     mempolicy::TESTS,
     mounts::TESTS,
     mounts::detached::TESTS,

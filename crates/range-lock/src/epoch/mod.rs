@@ -116,6 +116,11 @@ impl Participant {
         }
     }
 
+    /// Whether its context is in an operation. For the context itself, to check that it is in none.
+    pub fn is_reading(&self) -> bool {
+        self.since.load(Ordering::Relaxed) != 0
+    }
+
     fn claim(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) == 0
             && self.claimed.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()

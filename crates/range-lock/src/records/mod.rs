@@ -75,8 +75,9 @@ impl<V> Record<V> {
     ///
     /// # Safety
     /// What the value owns is gone once the record was replaced. The caller looks at the value's own bytes only; or it
-    /// holds the lock of a part of the record's range, has found the record current since, and every writer that holds
-    /// no lock of this part replaces the record by one that owns the same.
+    /// holds the lock of a part of the record's range as long as it follows what the value owns, be it from a copy of the
+    /// bytes; it has found the record since it had the lock, or has found it current since; and every writer that
+    /// holds no lock of this part replaces the record by one that owns the same.
     #[inline]
     pub unsafe fn value(&self) -> &V {
         &self.value

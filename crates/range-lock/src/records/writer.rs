@@ -11,9 +11,6 @@ use super::{HEIGHT_SHIFT, LEVELS, REPLACED, Record, RecordIndex, follow, links};
 use crate::epoch::{Context, DefaultEpoch, Epoch, OutOfMemory};
 use crate::sync::{AtomicPtr, Ordering};
 
-/// Where the row of heights begins. That of the models has records of two levels early.
-const SEED: u32 = if cfg!(heddle_loom) { 121 } else { 0x9e37_79b9 };
-
 /// Memory for records that are to come.
 pub struct SpareRecords<V, E: Epoch = DefaultEpoch> {
     /// Linked by `previous`; each has its height.
@@ -29,12 +26,6 @@ unsafe impl<V, E: Epoch> Send for SpareRecords<V, E> {}
 // SAFETY: a shared reference gives nothing but the count.
 unsafe impl<V, E: Epoch> Sync for SpareRecords<V, E> {}
 
-impl<V, E: Epoch> Default for SpareRecords<V, E> {
-    fn default() -> Self {
-        Self { first: ptr::null_mut(), count: 0, seed: SEED, epoch: PhantomData }
-    }
-}
-
 impl<V, E: Epoch> fmt::Debug for SpareRecords<V, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SpareRecords").field("count", &self.count).finish_non_exhaustive()
@@ -42,14 +33,21 @@ impl<V, E: Epoch> fmt::Debug for SpareRecords<V, E> {
 }
 
 impl<V, E: Epoch> SpareRecords<V, E> {
-    /// Memory for so many records.
+    /// Memory for so many records. Their heights follow from `seed`: with one that is known to whoever chooses what is
+    /// recorded, searches may become linear.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new(count: usize) -> Result<Self, OutOfMemory> {
-        let mut spare = Self::default();
+    pub fn new(count: usize, seed: u32) -> Result<Self, OutOfMemory> {
+        let mut spare = Self::empty(seed);
         spare.fill(count)?;
         Ok(spare)
+    }
+
+    const fn empty(seed: u32) -> Self {
+        // The generator stays at 0.
+        let seed = if seed == 0 { u32::MAX } else { seed };
+        Self { first: ptr::null_mut(), count: 0, seed, epoch: PhantomData }
     }
 
     /// Makes sure that there is memory for so many.
@@ -77,11 +75,10 @@ impl<V, E: Epoch> SpareRecords<V, E> {
         Ok(())
     }
 
-    /// Takes over the memory of another.
-    pub fn append(&mut self, other: &mut Self) {
-        while let Some(record) = other.pop() {
-            self.push(record);
-        }
+    /// How many records there is memory for.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.count
     }
 
     /// How many levels the next record has: more than *n* with a probability of 4⁻ⁿ.
@@ -91,6 +88,17 @@ impl<V, E: Epoch> SpareRecords<V, E> {
         self.seed ^= self.seed << 5;
         let highest = 1 << (2 * (LEVELS - 1));
         1 + (self.seed | highest).trailing_zeros() as usize / 2
+    }
+
+    fn trim(&mut self, count: usize) {
+        E::with_any(|context| {
+            while self.count > count
+                && let Some(block) = self.pop().and_then(NonNull::new)
+            {
+                // SAFETY: never published.
+                unsafe { context.free(block.cast()) };
+            }
+        });
     }
 
     fn push(&mut self, record: *mut Record<V>) {
@@ -111,15 +119,9 @@ impl<V, E: Epoch> SpareRecords<V, E> {
 
 impl<V, E: Epoch> Drop for SpareRecords<V, E> {
     fn drop(&mut self) {
-        if self.first.is_null() {
-            return;
+        if !self.first.is_null() {
+            self.trim(0);
         }
-        E::with_any(|context| {
-            while let Some(block) = self.pop().and_then(NonNull::new) {
-                // SAFETY: never published.
-                unsafe { context.free(block.cast()) };
-            }
-        });
     }
 }
 
@@ -137,12 +139,13 @@ impl<V: Send + Sync, E: Epoch> fmt::Debug for Records<V, E> {
 }
 
 impl<V: Send + Sync, E: Epoch> Records<V, E> {
-    /// The writer of an index. `None` if it has or had one.
+    /// The writer of an index. `None` if it has or had one. The heights of records follow from `seed`, as
+    /// [`SpareRecords::new`] says.
     #[must_use]
-    pub fn of(index: Arc<RecordIndex<V, E>>) -> Option<Self> {
+    pub fn of(index: Arc<RecordIndex<V, E>>, seed: u32) -> Option<Self> {
         // Relaxed: nobody has written yet.
         let is_first = index.has_writer.swap(1, Ordering::Relaxed) == 0;
-        is_first.then(|| Self { index, len: 0, spare: SpareRecords::default() })
+        is_first.then(|| Self { index, len: 0, spare: SpareRecords::empty(seed) })
     }
 
     /// The side of the readers.
@@ -172,9 +175,22 @@ impl<V: Send + Sync, E: Epoch> Records<V, E> {
         self.spare.fill(count)
     }
 
-    /// Adds memory for records.
-    pub fn refill(&mut self, mut spare: SpareRecords<V, E>) {
-        self.spare.append(&mut spare);
+    /// How many more records there is memory for.
+    #[must_use]
+    pub const fn spare_count(&self) -> usize {
+        self.spare.count
+    }
+
+    /// Gives the memory for more records than so many back.
+    pub fn trim(&mut self, count: usize) {
+        if self.spare.count > count {
+            self.spare.trim(count);
+        }
+    }
+
+    /// Exchanges the memory for records for other.
+    pub const fn exchange_spare(&mut self, spare: &mut SpareRecords<V, E>) {
+        core::mem::swap(&mut self.spare, spare);
     }
 
     /// A place in front of the first record.
@@ -263,9 +279,9 @@ impl<V: Send + Sync, E: Epoch> Records<V, E> {
             height = height.max(its_height);
         }
         let (mut first, mut behind) = (ptr::null_mut(), ptr::null_mut());
-        for level in 0..height {
+        for (level, into) in into.iter().enumerate().take(height) {
             // SAFETY: as in `floor`; and each of these has the level in which it was reached.
-            let begin = unsafe { (*into[level].add(level)).load(Ordering::Relaxed) };
+            let begin = unsafe { (*into.add(level)).load(Ordering::Relaxed) };
             let mut end = begin;
             // SAFETY: as above.
             while !end.is_null() && unsafe { (*end).key } < old.end {
@@ -282,10 +298,10 @@ impl<V: Send + Sync, E: Epoch> Records<V, E> {
         if height > levels {
             index.levels.store(height, Ordering::Relaxed);
         }
-        for level in 0..height {
+        for (level, (into, begin)) in into.iter().zip(run.first).enumerate().take(height) {
             // Release: the new records. The lowest level first, though any order would do: see `PROTOCOL.md`.
             // SAFETY: as above.
-            unsafe { (*into[level].add(level)).store(run.first[level], Ordering::Release) };
+            unsafe { (*into.add(level)).store(begin, Ordering::Release) };
         }
         if let Some(behind) = NonNull::new(behind) {
             // SAFETY: only the writer looks at this field.
@@ -311,7 +327,9 @@ fn retire<V>(
 ) -> usize {
     let pin = context.pin();
     let (mut at, mut count) = (first, 0);
-    while at != behind && let Some(record) = NonNull::new(at) {
+    while at != behind
+        && let Some(record) = NonNull::new(at)
+    {
         // SAFETY: the writer unlinked the run, in all levels, and lets each of its records go once; what a record owns
         // is its own until it is moved out here.
         let value = unsafe {

@@ -41,14 +41,14 @@ struct Place {
 }
 
 impl Place {
-    /// Records from 0, 4 and 8 on, some of which have two levels.
+    /// Records from 0, 4 and 8 on, some of which have two levels, by this seed.
     fn new() -> (Arc<Self>, Records<Part>) {
         let place = Arc::new(Self {
             lock: RangeLock::new(),
             index: std::sync::Arc::new(RecordIndex::new()),
             cell: Arc::new(Watched(UnsafeCell::new(0))),
         });
-        let mut records = Records::of(place.index.clone()).unwrap();
+        let mut records = Records::of(place.index.clone(), 121).unwrap();
         records.reserve(3).unwrap();
         records.replace(0..0, [0, 4, 8].map(|key| (key, place.part(key + 4, 0))), drop);
         (place, records)
@@ -129,6 +129,18 @@ fn a_record_that_was_found_before_its_lock() {
         let (place, mut records) = Place::new();
         let other = place.clone();
         let second = thread::spawn(move || other.look_before_the_lock());
+        place.change(&mut records, 1);
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn a_record_that_others_replaced_before_it_was_changed() {
+    model(2, || {
+        let (place, mut records) = Place::new();
+        let other = place.clone();
+        let second = thread::spawn(move || other.look_before_the_lock());
+        place.split_and_join(&mut records);
         place.change(&mut records, 1);
         second.join().unwrap();
     });

@@ -211,6 +211,9 @@ pub struct MappingOutline {
     pub has_offsets: bool,
 }
 
+/// Spare records that mappings keep at most.
+const SPARE_KEPT: usize = 4;
+
 /// Memory for records of mappings.
 pub type SpareMappings<B, E = DefaultEpoch> = SpareRecords<Mapping<B>, E>;
 /// The records as those see them who hold the lock of addresses, and no other.
@@ -228,10 +231,10 @@ pub struct Mappings<B: Backing, E: Epoch = DefaultEpoch> {
 }
 
 impl<B: Backing, E: Epoch> Mappings<B, E> {
-    /// No mappings, with a new index. `None` if the index is another's.
+    /// No mappings, with a new index. `None` if the index is another's. The seed is one that programs cannot know.
     #[must_use]
-    pub fn of(index: Arc<MappingIndex<B, E>>) -> Option<Self> {
-        Some(Self { records: Records::of(index)?, totals: Totals::default(), peak: 0 })
+    pub fn of(index: Arc<MappingIndex<B, E>>, seed: u32) -> Option<Self> {
+        Some(Self { records: Records::of(index, seed)?, totals: Totals::default(), peak: 0 })
     }
 
     /// The records, for those who take no lock of all.
@@ -387,9 +390,9 @@ impl<B: Backing, E: Epoch> Mappings<B, E> {
         self.records.reserve(count).map_err(|_| AllocError)
     }
 
-    /// Adds memory for records, for operations under the lock that is held now.
-    pub fn refill(&mut self, spare: SpareMappings<B, E>) {
-        self.records.refill(spare);
+    /// Exchanges the memory for records for other, for operations under the lock that is held now.
+    pub fn exchange_spare(&mut self, spare: &mut SpareMappings<B, E>) {
+        self.records.exchange_spare(spare);
     }
 
     /// Adds a mapping where nothing is mapped. One record is needed.
@@ -448,12 +451,15 @@ impl<B: Backing, E: Epoch> Mappings<B, E> {
     /// Changes the properties of everything in `range`: `change` gets each piece, and must leave its addresses alone.
     ///
     /// # Errors
-    /// [`AllocError`]: some pieces may be changed then.
+    /// [`AllocError`]: nothing has changed then.
     pub fn change(
         &mut self,
         range: Range<usize>,
         mut change: impl FnMut(&mut Mapping<B>),
     ) -> Result<(), AllocError> {
+        // One for each piece, and two where the first and the last one are cut.
+        let most = self.overlapping(range.clone()).count() + 2;
+        self.reserve(most)?;
         let mut at = range.start;
         while let Some(whole) = self.first_in(&(at..range.end)) {
             let piece = whole.part(&(at..range.end));
@@ -470,10 +476,10 @@ impl<B: Backing, E: Epoch> Mappings<B, E> {
             let left = (whole.start < piece.start).then(|| whole.part(&(whole.start..piece.start)));
             let right = (piece.end < whole.end).then(|| whole.part(&(piece.end..whole.end)));
             let old = whole.start..whole.start + 1;
-            self.reserve(3)?;
             self.totals = self.totals.minus(piece.totals()).plus(changed.totals());
             self.exchange(old, [left, Some(changed), right]);
         }
+        self.records.trim(SPARE_KEPT);
         Ok(())
     }
 

@@ -69,7 +69,7 @@ impl Random {
 fn random_operations_agree_with_single_pages() {
     for seed in 1..60u64 {
         let mut random = Random(seed * 0x9e37_79b9);
-        let mut set = Mappings::<Object>::of(Arc::default()).unwrap();
+        let mut set = Mappings::<Object>::of(Arc::default(), 1).unwrap();
         let mut model: Vec<Page> = std::vec![None; PAGES];
         for _ in 0..200 {
             let start = random.below(PAGES);
@@ -108,6 +108,7 @@ fn random_operations_agree_with_single_pages() {
             }
             assert_eq!(pages_of(&set), model, "seed {seed}");
             assert_canonical(&set);
+            assert!(set.records.spare_count() <= SPARE_KEPT);
             assert_eq!(set.total_bytes(), model.iter().flatten().count() * PAGE);
         }
     }
@@ -115,7 +116,7 @@ fn random_operations_agree_with_single_pages() {
 
 #[test]
 fn free_ranges_are_found_from_the_top() {
-    let mut set = Mappings::<Object>::of(Arc::default()).unwrap();
+    let mut set = Mappings::<Object>::of(Arc::default(), 1).unwrap();
     let within = 4 * PAGE..40 * PAGE;
     let find = |set: &Mappings<Object>, pages: usize| {
         let found = set.find_free(pages * PAGE, PAGE, within.clone(), 2 * PAGE, &mut 0);
@@ -157,7 +158,7 @@ fn free_ranges_are_found_from_the_top() {
 
 #[test]
 fn growing_down_keeps_the_offset_of_what_was_there() {
-    let mut set = Mappings::<Object>::of(Arc::default()).unwrap();
+    let mut set = Mappings::<Object>::of(Arc::default(), 1).unwrap();
     let mut stack = mapping(20..22, 3, 1, 5 * PAGE as u64);
     stack.flags = Flags::GROWS_DOWN;
     set.reserve(2).unwrap();
@@ -176,7 +177,7 @@ fn growing_down_keeps_the_offset_of_what_was_there() {
 
 #[test]
 fn parts_have_so_many_mappings() {
-    let mut set = Mappings::<Object>::of(Arc::default()).unwrap();
+    let mut set = Mappings::<Object>::of(Arc::default(), 1).unwrap();
     for page in [1, 3, 5, 7] {
         set.reserve(1).expect("memory");
         set.insert(mapping(page..page + 1, 3, 1, 0));

@@ -93,7 +93,10 @@ impl Space {
 
     /// Resolves a fault without waiting; `None` if another operation holds the range.
     pub fn try_fault(&self, address: usize, access: FaultAccess) -> Option<Result<(), FaultError>> {
-        self.records.read(|records| {
+        let mut guard = None;
+        let place = &mut guard;
+        // The pin ends before the fault is resolved, which may wait for another machine.
+        let found = self.records.read(move |records| {
             let record = record_of(records, address);
             let plan = match record {
                 Some(record) => self.plan_within(&outline(record), address, access),
@@ -106,22 +109,28 @@ impl Space {
             if access.write && shootdown::is_elsewhere(self.identity()) {
                 return None;
             }
-            let guard = match self.lock.try_lock(plan.locked()) {
-                Ok(guard) => guard?,
+            let guard: &SpaceGuard<'_> = match self.lock.try_lock(plan.locked()) {
+                Ok(guard) => place.insert(guard?),
                 Err(error) => return Some(Err(error.into())),
             };
-            // A large page is cleared in steps.
-            if plan.wants_large && self.root().large_place(address) == LargePlace::Empty {
-                return None;
-            }
-            let mut gather = Gather::new();
-            let result = match record.and_then(|record| guard.mapping(record, false)) {
-                Some(mapping) => self.resolve(address, access, mapping, &plan.range, &mut gather),
-                None => self.resolve_locked(address, access, &guard, &plan.range, &mut gather),
-            };
-            // A CPU may have begun to run the space meanwhile; then the caller has to wait for it after all.
-            self.finish_now(&mut gather).then_some(result)
-        })
+            let mapping = record.and_then(|record| guard.mapping(record, false));
+            Some(Ok((plan, guard, mapping)))
+        });
+        let (plan, guard, mapping) = match found? {
+            Ok(found) => found,
+            Err(error) => return Some(Err(error)),
+        };
+        // A large page is cleared in steps.
+        if plan.wants_large && self.root().large_place(address) == LargePlace::Empty {
+            return None;
+        }
+        let mut gather = Gather::new();
+        let result = match mapping {
+            Some(mapping) => self.resolve(address, access, &mapping, &plan.range, &mut gather),
+            None => self.resolve_locked(address, access, guard, &plan.range, &mut gather),
+        };
+        // A CPU may have begun to run the space meanwhile; then the caller has to wait for it after all.
+        self.finish_now(&mut gather).then_some(result)
     }
 
     /// Resolves a fault. When memory is short, room is made for it, as [`Shortage`] says.
@@ -271,12 +280,11 @@ impl Space {
         range: &Range<usize>,
         gather: &mut Gather,
     ) -> Result<(), FaultError> {
-        let resolved = self.records.read(|records| {
-            let mapping = record_of(records, address).and_then(|record| guard.mapping(record, true))?;
-            Some(self.resolve(address, access, mapping, range, gather))
-        });
-        if let Some(resolved) = resolved {
-            return resolved;
+        let mapping = self
+            .records
+            .read(|records| record_of(records, address).and_then(|record| guard.mapping(record, true)));
+        if let Some(mapping) = mapping {
+            return self.resolve(address, access, &mapping, range, gather);
         }
         match self.grow_to(address & !(PAGE_SIZE - 1), range)? {
             Some(mapping) => self.resolve(address, access, &mapping, range, gather),

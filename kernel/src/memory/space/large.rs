@@ -143,7 +143,8 @@ impl Space {
         let large = large_around(page);
         let flags = {
             let state = self.state.lock();
-            let mapping = state.mappings.get(page).filter(|mapping| has_place_for(&mapping.outline(), &large));
+            let mapping =
+                state.mappings.get(page).filter(|mapping| has_place_for(&mapping.outline(), &large));
             mapping.map(|mapping| mapping.flags)
         };
         let Some(flags) = flags else { return Ok(false) };
@@ -200,7 +201,8 @@ impl Space {
         let _guard = self.lock.lock(large.clone()).await?;
         let is_allowed = {
             let state = self.state.lock();
-            let mapping = state.mappings.get(large.start).filter(|mapping| has_place_for(&mapping.outline(), &large));
+            let mapping =
+                state.mappings.get(large.start).filter(|mapping| has_place_for(&mapping.outline(), &large));
             mapping.is_some_and(|mapping| !mapping.flags.contains(Flags::SMALL_PAGES))
         };
         if !is_allowed || self.limits.large_pages_are_off.load(Ordering::Relaxed) {

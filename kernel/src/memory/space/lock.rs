@@ -8,7 +8,9 @@
 //! mappings are followed because addresses of theirs are locked.
 #![allow(unsafe_code)]
 
-use core::ops::Range;
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, Range};
 #[cfg(feature = "checking")]
 use core::panic::Location;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -61,6 +63,8 @@ pub fn initialize() {
         DOMAIN.attach(participant);
         let _ = DOMAIN.claim_attached(participant);
     }
+    #[cfg(feature = "checking")]
+    crate::sync::order::set_reading(|| PARTICIPANTS[cpu::id()].is_reading());
 }
 
 /// Gives back the memory that this CPU's participant keeps for the next requests.
@@ -116,16 +120,30 @@ impl SpaceGuard<'_> {
     /// The mapping that a record tells of, found in this space before or since its addresses were locked. `None` if that
     /// was before, and the record has been replaced.
     #[inline]
-    pub(super) fn mapping<'a>(
-        &'a self,
-        record: &'a MappingRecord,
-        is_found_since: bool,
-    ) -> Option<&'a Mapping<Object>> {
+    pub(super) fn mapping(&self, record: &MappingRecord, is_found_since: bool) -> Option<LockedMapping<'_>> {
         debug_assert!(self.holds_part_of(&outline(record)), "addresses of the mapping are locked");
         // SAFETY: whoever changes what is mapped holds the lock of the addresses that it changes, and replaces records of
         // others by such with the same object (`kernel/core`'s `mapping`). So the object is mapped as long as this guard
         // holds an address of it.
-        (is_found_since || record.is_current()).then(|| unsafe { record.value() })
+        let copy = || unsafe { core::ptr::read(record.value()) };
+        (is_found_since || record.is_current())
+            .then(|| LockedMapping { copy: ManuallyDrop::new(copy()), guard: PhantomData })
+    }
+}
+
+/// A mapping of which addresses are locked: a copy of its record that owns nothing, because the lock keeps the object. So
+/// what comes of it may take longer than a pin may last.
+pub(super) struct LockedMapping<'a> {
+    copy: ManuallyDrop<Mapping<Object>>,
+    guard: PhantomData<&'a SpaceGuard<'a>>,
+}
+
+impl Deref for LockedMapping<'_> {
+    type Target = Mapping<Object>;
+
+    #[inline]
+    fn deref(&self) -> &Mapping<Object> {
+        &self.copy
     }
 }
 

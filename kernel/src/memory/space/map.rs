@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use heddle_kernel_core::fallible::push_reserved;
-use heddle_kernel_core::mapping::Totals;
+use heddle_kernel_core::mapping::{SpareMappings, Totals};
 use heddle_kernel_core::mempolicy::MemoryPolicy;
 
 use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
@@ -14,7 +14,7 @@ use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
 use crate::memory::overcommit;
 use crate::memory::source::{Object, SharedMemory};
-use crate::memory::space::{Flags, LOWEST_ADDRESS, Mapping, Protection, Space};
+use crate::memory::space::{Flags, LOWEST_ADDRESS, Mapping, Protection, Space, SpaceState, record_seed};
 use crate::memory::table::rights;
 use crate::sched::Budget;
 
@@ -188,20 +188,28 @@ impl Space {
             }
             is_free
         };
+        let (mut spare, mut removed) = (None, Removed::default());
         if !is_free {
             if !replace {
                 return Err(Errno::EEXIST);
             }
             let replaced = self.totals_of(range.clone()).await;
             self.check_growth(&self.state.lock(), replaced, added)?;
+            // Before anything is lost.
+            if !self.has_many(&range) {
+                removed.reserve(&self.state.lock(), &range, &(0..0))?;
+            }
+            spare = Some(SpareMappings::new(3, record_seed()).map_err(|_| Errno::ENOMEM)?);
             self.clear(range.clone()).await?;
             if self.has_many(&range) {
                 self.remove_records(range.clone()).await?;
             }
         }
-        let mut removed = Removed::default();
         let mut state = self.state.lock();
-        state.mappings.reserve(3)?;
+        match &mut spare {
+            Some(spare) => state.mappings.exchange_spare(spare),
+            None => state.mappings.reserve(3)?,
+        }
         if is_free {
             // Another thread may have mapped something elsewhere meanwhile; what was taken out cannot come back.
             self.check_growth(&state, Totals::default(), added)?;
@@ -216,6 +224,9 @@ impl Space {
             offset: request.offset,
             policy: MemoryPolicy::DEFAULT,
         });
+        if let Some(spare) = &mut spare {
+            state.mappings.exchange_spare(spare);
+        }
         state.note_promises();
         Ok(range.start)
     }
@@ -335,6 +346,22 @@ pub(super) struct Removed {
 }
 
 impl Removed {
+    /// Makes room for what is behind the mappings of two ranges.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn reserve(
+        &mut self,
+        state: &SpaceState,
+        first: &Range<usize>,
+        second: &Range<usize>,
+    ) -> Result<(), Errno> {
+        let has_object = |mapping: &&Mapping<Object>| matches!(mapping.backing, Object::Source(_));
+        let overlapping = |range: &Range<usize>| state.mappings.overlapping(range.clone());
+        let count = overlapping(first).chain(overlapping(second)).filter(has_object).count();
+        self.objects.try_reserve(count).map_err(|_| Errno::ENOMEM)
+    }
+
     /// Keeps what is behind a removed mapping, unless there is no memory to keep it in.
     pub(super) fn keep(&mut self, mapping: Mapping<Object>) {
         if matches!(mapping.backing, Object::Source(_)) && self.objects.try_reserve(1).is_ok() {

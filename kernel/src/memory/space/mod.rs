@@ -47,7 +47,7 @@ use heddle_kernel_core::tlb::roots::Identity;
 use heddle_kernel_core::tlb::tags::Abilities;
 
 use crate::arch::paging::PageTableEntry;
-use crate::arch::{mitigations, paging};
+use crate::arch::{cpu, mitigations, paging};
 use crate::boot;
 use crate::error::Errno;
 use crate::memory::counters::count;
@@ -177,6 +177,7 @@ pub struct Space {
 /// Prepares the shared space.
 pub(super) fn initialize() {
     lock::initialize();
+    SEED_SECRET.store(cpu::random(), Ordering::Relaxed);
     // Made while memory is certain to be there.
     let _ = Space::none();
     if let Some(count) = boot::number(KEY_SLOTS) {
@@ -202,9 +203,24 @@ fn new_identity() -> usize {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// What seeds of records are made of, drawn at the start of the machine.
+static SEED_SECRET: AtomicU64 = AtomicU64::new(0);
+
+/// A seed for the heights of records: a program that knew them could make searches long.
+fn record_seed() -> u32 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    // splitmix64, from a secret place on.
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let step = count.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = SEED_SECRET.load(Ordering::Relaxed).wrapping_add(step);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed ^ mixed >> 31) as u32
+}
+
 /// No mappings.
 fn new_mappings() -> Result<SpaceMappings, Errno> {
-    Mappings::of(try_arc(SpaceRecords::new())?).ok_or(Errno::ENOMEM)
+    Mappings::of(try_arc(SpaceRecords::new())?, record_seed()).ok_or(Errno::ENOMEM)
 }
 
 impl Space {
@@ -289,7 +305,7 @@ impl Space {
         #[expect(clippy::disallowed_methods, reason = "made at the start of the machine")]
         let none = || {
             let state = SpaceState {
-                mappings: Mappings::of(Arc::default()).expect("the index is new"),
+                mappings: Mappings::of(Arc::default(), 1).expect("the index is new"),
                 promise: Promise::default(),
                 layout: SpaceLayout { image_base: 0, mmap_top: 0, stack_top: 0 },
                 window: 0..0,

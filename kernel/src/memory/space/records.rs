@@ -100,6 +100,7 @@ impl Space {
                 let mut state = self.state.lock();
                 let part = state.mappings.first_part(at..range.end, RECORDS);
                 state.mappings.reserve(2)?;
+                removed.reserve(&state, &part, &(0..0))?;
                 state.mappings.remove(part.clone(), |mapping| removed.keep(mapping));
                 state.note_promises();
                 state.search.note_free(&part);

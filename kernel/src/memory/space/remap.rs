@@ -9,7 +9,7 @@ use crate::error::Errno;
 use crate::memory::gather::Gather;
 use crate::memory::source::Object;
 use crate::memory::space::map::{GATHER_COST, Removed};
-use crate::memory::space::{Mapping, Placement, Space};
+use crate::memory::space::{Mapping, Placement, Space, record_seed};
 use crate::sched::Budget;
 
 impl Space {
@@ -118,13 +118,14 @@ impl Space {
                 self.remove_records(new.clone()).await?;
             }
         }
-        let spare = SpareMappings::new(5).map_err(|_| Errno::ENOMEM)?;
+        let mut removed = Removed::default();
+        removed.reserve(&self.state.lock(), &old, &new)?;
+        let mut spare = SpareMappings::new(5, record_seed()).map_err(|_| Errno::ENOMEM)?;
         let moved = old.start..old.start + old.len().min(new.len());
         self.move_pages(moved, new.start).await?;
-        let mut removed = Removed::default();
         {
             let mut state = self.state.lock();
-            state.mappings.refill(spare);
+            state.mappings.exchange_spare(&mut spare);
             state.mappings.remove(new.clone(), |mapping| removed.keep(mapping));
             if !keep_old {
                 state.mappings.remove(old.clone(), |mapping| removed.keep(mapping));
@@ -132,6 +133,8 @@ impl Space {
             }
             let offset = mapping.offset_of(old.start);
             state.mappings.insert(Mapping { start: new.start, end: new.end, offset, ..mapping });
+            // What is left of it goes with this operation.
+            state.mappings.exchange_spare(&mut spare);
             state.note_promises();
         }
         if !keep_old {
