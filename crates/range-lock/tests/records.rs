@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use heddle_range_lock::{RangeLock, RecordIndex, Records, SpareRecords};
 
+#[path = "common/allocator.rs"]
+mod allocator;
+
 struct Random(u64);
 
 impl Random {
@@ -107,7 +110,7 @@ fn a_value_goes_when_its_record_is_replaced_and_the_rest_with_the_index() {
     assert_eq!(LIVE.load(Ordering::Relaxed), 0);
 }
 
-/// What lies in a range: where it ends, and an object that all records of the range own.
+/// A part of the keys: where it ends, and an object that its record owns.
 struct Part {
     end: usize,
     object: Arc<usize>,

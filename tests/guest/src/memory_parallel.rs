@@ -41,9 +41,10 @@ unsafe impl Sync for Place {}
 impl Place {
     fn new(file: Option<File>) -> Result<Self, String> {
         let length = NonZeroUsize::new(PAGES * PAGE).ok_or("0")?;
-        // SAFETY: a new mapping at a place of the kernel's choice.
         let start = match &file {
+            // SAFETY: a new mapping at a place of the kernel's choice.
             Some(file) => unsafe { mmap(None, length, RW, MapFlags::MAP_SHARED, file.as_fd(), 0) },
+            // SAFETY: as above.
             None => unsafe { mmap_anonymous(None, length, RW, MapFlags::MAP_PRIVATE) },
         };
         Ok(Self { start: start.or_fail()?, file })
@@ -59,11 +60,12 @@ impl Place {
         let address = NonZeroUsize::new(self.page(first).as_ptr().addr());
         let length = NonZeroUsize::new(count * PAGE).ok_or("0")?;
         let offset = (first * PAGE) as i64;
-        // SAFETY: over pages that are the calling thread's to change.
         let mapped = match &self.file {
+            // SAFETY: over pages that are the calling thread's to change.
             Some(file) => unsafe {
                 mmap(address, length, RW, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED, file.as_fd(), offset)
             },
+            // SAFETY: as above.
             None => unsafe {
                 mmap_anonymous(address, length, RW, MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED)
             },

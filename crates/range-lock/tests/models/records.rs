@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::{model, under_a_pin};
 
-/// What lies in the keys up to `end`; `number` says which of several it is.
+/// A part of the keys up to `end`; `number` says which of several.
 struct Part {
     end: usize,
     number: usize,

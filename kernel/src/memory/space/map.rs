@@ -14,7 +14,8 @@ use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
 use crate::memory::overcommit;
 use crate::memory::source::{Object, SharedMemory};
-use crate::memory::space::{Flags, LOWEST_ADDRESS, Mapping, Protection, Space, SpaceState, record_seed};
+use crate::memory::space::records::record_seed;
+use crate::memory::space::{Flags, LOWEST_ADDRESS, Mapping, Protection, Space, SpaceState};
 use crate::memory::table::rights;
 use crate::sched::Budget;
 

@@ -42,12 +42,12 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_abi::boot::{KEY_PCID, KEY_SLOTS};
-use heddle_kernel_core::mapping::{MappingIndex, Mappings};
+use heddle_kernel_core::mapping::Mappings;
 use heddle_kernel_core::tlb::roots::Identity;
 use heddle_kernel_core::tlb::tags::Abilities;
 
 use crate::arch::paging::PageTableEntry;
-use crate::arch::{cpu, mitigations, paging};
+use crate::arch::{mitigations, paging};
 use crate::boot;
 use crate::error::Errno;
 use crate::memory::counters::count;
@@ -59,10 +59,10 @@ use crate::memory::overcommit::Promise;
 use crate::memory::process_pages::Pages;
 use crate::memory::shootdown::{PendingFlush, Removals, Users};
 use crate::memory::slots::Slot;
-use crate::memory::source::Object;
 use crate::memory::space::ahead::FaultAhead;
 use crate::memory::space::limits::SpaceLimits;
 use crate::memory::space::lock::SpaceLock;
+use crate::memory::space::records::{SpaceMappings, SpaceRecords, new_mappings};
 use crate::memory::space::resident::Resident;
 use crate::memory::table::Root;
 use crate::memory::{counters, deferred_free, isolation, roots, shootdown, slots};
@@ -115,11 +115,6 @@ impl Search {
         }
     }
 }
-
-/// The mappings of a space.
-type SpaceMappings = Mappings<Object, CpuEpoch>;
-/// Their records, for those who hold the lock of addresses.
-type SpaceRecords = MappingIndex<Object, CpuEpoch>;
 
 struct SpaceState {
     mappings: SpaceMappings,
@@ -177,7 +172,7 @@ pub struct Space {
 /// Prepares the shared space.
 pub(super) fn initialize() {
     lock::initialize();
-    SEED_SECRET.store(cpu::random(), Ordering::Relaxed);
+    records::initialize();
     // Made while memory is certain to be there.
     let _ = Space::none();
     if let Some(count) = boot::number(KEY_SLOTS) {
@@ -201,26 +196,6 @@ pub(super) fn initialize() {
 fn new_identity() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// What seeds of records are made of, drawn at the start of the machine.
-static SEED_SECRET: AtomicU64 = AtomicU64::new(0);
-
-/// A seed for the heights of records: a program that knew them could make searches long.
-fn record_seed() -> u32 {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    // splitmix64, from a secret place on.
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let step = count.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = SEED_SECRET.load(Ordering::Relaxed).wrapping_add(step);
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ mixed >> 31) as u32
-}
-
-/// No mappings.
-fn new_mappings() -> Result<SpaceMappings, Errno> {
-    Mappings::of(try_arc(SpaceRecords::new())?, record_seed()).ok_or(Errno::ENOMEM)
 }
 
 impl Space {

@@ -5,11 +5,15 @@
 //! are changed and some are not, as in Linux.
 
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 
-use heddle_kernel_core::mapping::Totals;
+use heddle_kernel_core::mapping::{MappingIndex, Mappings, Totals};
 
+use crate::arch::cpu;
 use crate::error::Errno;
+use crate::memory::fallible::try_arc;
 use crate::memory::source::Object;
+use crate::memory::space::lock::CpuEpoch;
 use crate::memory::space::map::Removed;
 use crate::memory::space::{Flags, Mapping, Protection, Space, SpaceState};
 use crate::sched::Budget;
@@ -20,6 +24,39 @@ const RECORDS: usize = 64;
 const COST: u32 = 32;
 /// A space with more records lets go of them in steps at its end.
 const AT_THE_END: usize = 1024;
+
+/// The mappings of a space.
+pub(super) type SpaceMappings = Mappings<Object, CpuEpoch>;
+/// Their records, for those who hold the lock of addresses.
+pub(super) type SpaceRecords = MappingIndex<Object, CpuEpoch>;
+
+/// The secret that seeds of records are made of.
+static SEED_SECRET: AtomicU64 = AtomicU64::new(0);
+
+/// A seed for the heights of records: a program that knew them could make searches long.
+pub(super) fn record_seed() -> u32 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    // splitmix64, from a secret place on.
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let step = count.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = SEED_SECRET.load(Ordering::Relaxed).wrapping_add(step);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed ^ mixed >> 31) as u32
+}
+
+/// Draws the secret, at the start of the machine.
+pub(super) fn initialize() {
+    SEED_SECRET.store(cpu::random(), Ordering::Relaxed);
+}
+
+/// No mappings.
+///
+/// # Errors
+/// `ENOMEM`.
+pub(super) fn new_mappings() -> Result<SpaceMappings, Errno> {
+    Mappings::of(try_arc(SpaceRecords::new())?, record_seed()).ok_or(Errno::ENOMEM)
+}
 
 impl Space {
     /// Does `work` on one part of a range after the other.

@@ -9,7 +9,8 @@ use crate::error::Errno;
 use crate::memory::gather::Gather;
 use crate::memory::source::Object;
 use crate::memory::space::map::{GATHER_COST, Removed};
-use crate::memory::space::{Mapping, Placement, Space, record_seed};
+use crate::memory::space::records::record_seed;
+use crate::memory::space::{Mapping, Placement, Space};
 use crate::sched::Budget;
 
 impl Space {

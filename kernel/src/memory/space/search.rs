@@ -6,7 +6,8 @@ use heddle_kernel_core::mapping::FreeSearch;
 
 use crate::arch::paging;
 use crate::memory::frame::LARGE_BYTES;
-use crate::memory::space::{STACK_GUARD_BYTES, Search, Space, SpaceMappings, SpaceState};
+use crate::memory::space::records::SpaceMappings;
+use crate::memory::space::{STACK_GUARD_BYTES, Search, Space, SpaceState};
 use crate::sched::Budget;
 
 /// Mappings that a search for free addresses passes over in one go, and the cost of that in units of a [`Budget`].
