@@ -26,8 +26,8 @@ use crate::wait::queue::{Events, Watch};
 const EVENTS_MAX: usize = 256;
 const SOURCES_MAX: usize = 1024;
 
-/// How little is allowed to ordinary users: `/proc/sys/kernel/perf_event_paranoid`. Debian's kernel begins with 3: nobody but the
-/// administrator.
+/// How little is allowed to ordinary users: `/proc/sys/kernel/perf_event_paranoid`. Debian's kernel begins with 3:
+/// nobody but the administrator.
 pub static PARANOIA: AtomicI32 = AtomicI32::new(3);
 
 static TABLE: SpinLock<Vec<PerfEvent>> = SpinLock::new(Vec::new());

@@ -10,8 +10,8 @@
 //! however many files were polled.
 //!
 //! An *exclusive* watch waits for something that one waiter takes: bytes to read, a connection to accept. A wake
-//! notifies one of them, the most urgent ([`choice`]), and all others that match; an error or a hang-up notifies all. The
-//! waiter that had the turn passes it on when it leaves something ([`Watch::pass_on`]).
+//! notifies one of them, the most urgent ([`choice`]), and all others that match; an error or a hang-up notifies all.
+//! The waiter that had the turn passes it on when it leaves something ([`Watch::pass_on`]).
 //!
 //! A wake allocates nothing. Under the lock of a queue it wakes coroutines and tells [`Listener`]s, which note the
 //! event and may name a queue of their own ([`RelayQueue`]: an epoll instance's). Those are woken after the lock has

@@ -162,7 +162,9 @@ fn hyper_over_rustls() -> Outcome {
         timeout(LIMIT, asking).await??;
         match serving.await.map_err(|_| "the server has panicked")? {
             // The client closes as soon as it has all, so that the server's own close may find nobody.
-            Err(error) if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_shutdown) => Ok(()),
+            Err(error) if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_shutdown) => {
+                Ok(())
+            }
             ended => ended,
         }
     })

@@ -357,7 +357,7 @@ fn execute_generated_code() -> Outcome {
 fn kernel_addresses_fault() -> Outcome {
     const NOBODYS: usize = 2;
     let all = [0x8000_0000_0000, usize::MAX - 7, 0xffff_8000_0000_0000, 0xffff_ffff_8010_0000];
-    // What the kernel has, programs can read on a machine with direct calls.
+    // Programs can read the kernel's memory on a machine with direct calls.
     for &address in if is_direct() { &all[..NOBODYS] } else { &all } {
         let pointer = std::ptr::without_provenance_mut::<u8>(address);
         // SAFETY: the access faults by intent.

@@ -1,6 +1,6 @@
 //! Of those who wait for the same, the most urgent gets it: by realtime priority, and where one is woken for what one
-//! takes also by nice value, among equals the one that came first. Linux has this order for futexes only and wakes by the
-//! order of arrival elsewhere, so the tests pass there without a look at the order.
+//! takes also by nice value, among equals the one that came first. Linux has this order for futexes only and wakes by
+//! the order of arrival elsewhere, so the tests pass there without a look at the order.
 //!
 //! Everything runs on one CPU: a waiter that is woken says so before anybody else can be.
 
@@ -97,7 +97,8 @@ fn is_by_urgency(take: impl Fn() -> Outcome + Sync, give: impl Fn() -> Outcome) 
     Ok(())
 }
 
-/// As [`is_by_urgency`], of what all are woken for, or of what knows no nice values: only realtime threads have an order.
+/// As [`is_by_urgency`], of what all are woken for, or of what knows no nice values: only realtime threads have
+/// an order.
 fn is_by_priority(take: impl Fn() -> Outcome + Sync, give: impl Fn() -> Outcome) -> Outcome {
     let order = order_of(&WAITERS, take, give)?;
     let expected = &EXPECTED[..3];

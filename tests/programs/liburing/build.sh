@@ -9,10 +9,11 @@ mkdir -p "$folder/apt/sources" "$folder/apt/lists/partial" "$folder/apt/cache/ar
 cd "$folder"
 if [ ! -e complete ]; then
     . /etc/os-release
-    # The host's own list of archives has programs only.
+    # The host's own list of archives has programs only: the same archive is asked for sources.
+    site=$(apt-get indextargets --format '$(SITE)' | head -n 1)
     cat > apt/sources/source.sources <<END
 Types: deb-src
-URIs: http://deb.debian.org/debian
+URIs: $site
 Suites: $VERSION_CODENAME
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg

@@ -1,4 +1,4 @@
-//! A program on monoio with its driver for `io_uring` and no other: connections, files, timers. What it prints depends
+//! A program on monoio with its driver for `io_uring` and no other: connections, files, timers. Its output depends
 //! neither on time nor on the order in which requests end.
 
 use std::io;

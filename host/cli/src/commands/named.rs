@@ -1,7 +1,7 @@
 //! Files and folders that come along because the program's arguments name them.
 //!
-//! What an argument names below the working directory appears in the guest at the same path, read-only, and the program
-//! starts in that directory: files as copies, in a folder that is shared, folders as themselves. Nothing else of the
+//! They appear in the guest at the same path, read-only, and the program starts in the working directory, below which
+//! they are: files as copies, in a folder that is shared, folders as themselves. Nothing else of the
 //! directory is seen. Arguments in which a path is a part, such as `--file=PATH`, name nothing.
 
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use crate::guest::share::Share;
 /// Of larger files, in bytes and all together, none comes along.
 pub const BYTES_MAX: u64 = 64 << 20;
 
-/// What comes along. The copies last as long as this.
+/// Files and folders that come along. The copies last as long as this.
 #[derive(Debug)]
 pub struct Named {
     /// The folders to share, the working directory first.
@@ -27,29 +27,29 @@ pub struct Named {
     _copies: TempDir,
 }
 
-/// What an argument names.
-enum Kind {
+/// The kind of a file that an argument names.
+enum NamedKind {
     File(u64),
     Folder,
 }
 
 impl Named {
-    /// What these arguments name; nothing if they name nothing here, or more than can come along.
+    /// Takes along the files that these arguments name; none if they name none here, or more than can come along.
     ///
     /// # Errors
     /// If a file cannot be read or copied.
     pub fn by(arguments: &[OsString]) -> Result<Option<Self>> {
         let directory = std::env::current_dir().context("the working directory")?;
-        let mut named: Vec<(PathBuf, Kind)> =
+        let mut named: Vec<(PathBuf, NamedKind)> =
             arguments.iter().filter_map(|argument| look(&directory, argument)).collect();
         // Parents come before what is in them, which needs no share of its own then.
         named.sort_by(|one, other| one.0.cmp(&other.0));
         named.dedup_by(|next, kept| {
-            next.0 == kept.0 || matches!(kept.1, Kind::Folder) && next.0.starts_with(&kept.0)
+            next.0 == kept.0 || matches!(kept.1, NamedKind::Folder) && next.0.starts_with(&kept.0)
         });
-        let folders = named.iter().filter(|(_, kind)| matches!(kind, Kind::Folder)).count();
+        let folders = named.iter().filter(|(_, kind)| matches!(kind, NamedKind::Folder)).count();
         let bytes: u64 =
-            named.iter().map(|(_, kind)| if let Kind::File(bytes) = kind { *bytes } else { 0 }).sum();
+            named.iter().map(|(_, kind)| if let NamedKind::File(bytes) = kind { *bytes } else { 0 }).sum();
         if named.is_empty() || folders >= SHARES_MAX || bytes > BYTES_MAX {
             return Ok(None);
         }
@@ -73,11 +73,11 @@ impl Named {
             let copy = inside.join(path);
             let place = || path.display().to_string();
             match kind {
-                Kind::File(_) => {
+                NamedKind::File(_) => {
                     std::fs::create_dir_all(copy.parent().unwrap_or(&copy)).with_context(place)?;
                     std::fs::copy(directory.join(path), &copy).with_context(place)?;
                 }
-                Kind::Folder => {
+                NamedKind::Folder => {
                     std::fs::create_dir_all(&copy).with_context(place)?;
                     match Share::read_only(&directory.join(path), &directory.join(path)) {
                         Ok(share) => shares.push(share),
@@ -90,8 +90,8 @@ impl Named {
     }
 }
 
-/// What an argument names below the working directory, and its path there.
-fn look(directory: &Path, argument: &OsString) -> Option<(PathBuf, Kind)> {
+/// The kind of the file below the working directory that an argument names, and its path there.
+fn look(directory: &Path, argument: &OsString) -> Option<(PathBuf, NamedKind)> {
     let path = Path::new(argument);
     if path.as_os_str().is_empty() || argument.as_bytes().starts_with(b"-") || path.is_absolute() {
         return None;
@@ -99,8 +99,8 @@ fn look(directory: &Path, argument: &OsString) -> Option<(PathBuf, Kind)> {
     let is_below = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     let metadata = std::fs::metadata(directory.join(path)).ok()?;
     let kind = match (metadata.is_file(), metadata.is_dir()) {
-        (true, _) => Kind::File(metadata.len()),
-        (_, true) => Kind::Folder,
+        (true, _) => NamedKind::File(metadata.len()),
+        (_, true) => NamedKind::Folder,
         _ => return None,
     };
     is_below.then(|| (path.components().filter(|part| *part != Component::CurDir).collect(), kind))
@@ -116,9 +116,11 @@ mod tests {
         std::fs::create_dir(folder.path().join("sub")).unwrap();
         std::fs::write(folder.path().join("sub/file"), "12345").unwrap();
         let look = |argument: &str| look(folder.path(), &OsString::from(argument));
-        assert!(matches!(look("sub"), Some((path, Kind::Folder)) if path == Path::new("sub")));
-        assert!(matches!(look("./sub/file"), Some((path, Kind::File(5))) if path == Path::new("sub/file")));
-        assert!(matches!(look("."), Some((path, Kind::Folder)) if path == Path::new("")));
+        assert!(matches!(look("sub"), Some((path, NamedKind::Folder)) if path == Path::new("sub")));
+        assert!(
+            matches!(look("./sub/file"), Some((path, NamedKind::File(5))) if path == Path::new("sub/file"))
+        );
+        assert!(matches!(look("."), Some((path, NamedKind::Folder)) if path == Path::new("")));
         for nothing in ["", "-n", "absent", "sub/../..", "/etc/passwd", "sub/file/x"] {
             assert!(look(nothing).is_none(), "{nothing}");
         }

@@ -144,8 +144,8 @@ impl<W> Set<W> {
         Ok(())
     }
 
-    /// Lets a row wait that was refused as [`Refusal::Blocked`]. The ticket withdraws it. Of two that can proceed the one
-    /// of the smaller rank goes first, among equals the one that came first.
+    /// Lets a row wait that was refused as [`Refusal::Blocked`]. The ticket withdraws it. Of two that can proceed the
+    /// one of the smaller rank goes first, among equals the one that came first.
     ///
     /// # Errors
     /// [`OutOfMemory`].

@@ -9,6 +9,7 @@ use crate::counters::Counters;
 use crate::error::{InetError, InetResult};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness};
+use crate::tcp::TcpSocket;
 use crate::tcp::fused::{Pair, Progress, Side};
 
 /// A socket's place in a pair.
@@ -143,5 +144,14 @@ impl<P: Platform> FusedLink<P> {
     /// See [`Pair::progress`].
     pub fn progress(&self) -> Progress {
         self.pair.progress(self.side, self.reader)
+    }
+}
+
+impl<P: Platform> TcpSocket<P> {
+    /// Those who wait for the other end of a connection within the machine, if this is the end that connected.
+    #[must_use]
+    pub fn server_waiters(&self) -> Option<&Arc<P::Waiters>> {
+        let link = self.fused().filter(|link| (link.side, link.reader) == (Side::Client, Side::Client))?;
+        Some(link.pair.server_waiters())
     }
 }

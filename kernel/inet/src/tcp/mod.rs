@@ -49,7 +49,6 @@ use crate::options::Options;
 use crate::platform::{Platform, Readiness, random_u64, try_arc};
 use crate::ports::Claim;
 use crate::settings::Settings;
-use crate::tcp::fused::Side;
 use crate::tcp::fused_link::FusedLink;
 use crate::tcp::listener::Listener;
 use crate::tcp::over_link::{Patience, Seen};
@@ -214,13 +213,6 @@ impl<P: Platform> TcpSocket<P> {
     #[must_use]
     pub fn waiters(&self) -> &Arc<P::Waiters> {
         &self.waiters
-    }
-
-    /// Those who wait for the other end of a connection within the machine, if this is the end that connected.
-    #[must_use]
-    pub fn server_waiters(&self) -> Option<&Arc<P::Waiters>> {
-        let link = self.fused().filter(|link| (link.side, link.reader) == (Side::Client, Side::Client))?;
-        Some(link.pair.server_waiters())
     }
 
     /// The address that stands for any, in the family of the socket.

@@ -9,7 +9,7 @@
 //! address of 32 bits that is extended by its sign, is 7: `ff 24 25` and the address. So a program jumps through a
 //! word of the kernel's image, at [`WINDOW`] on, to a stub, which says which of the program's places it was; a table
 //! of the program has the address after the place, and the number. A `call` would push its return address onto the
-//! program's stack, where a function without calls keeps data below the stack pointer. What else is patched,
+//! program's stack, where a function without calls keeps data below the stack pointer. Which other places are patched,
 //! `kernel/core`'s `call_place` says; all other places stay as they are.
 //!
 //! Some code jumps to a `syscall` past the `mov`; a thread may have been interrupted between the two; and a call that
@@ -54,7 +54,7 @@ pub(super) const PLACES_PADDING: usize = 48;
 pub(super) const PLACES_NINTH: usize = 16;
 const PLACES_MAX: usize = PLACES_MOVE + PLACES_PADDING + PLACES_NINTH;
 /// Bytes of an entry of the table, as direct.s reads it.
-pub(super) const PLACE_BYTES: usize = size_of::<Place>();
+pub(super) const PLACE_BYTES: usize = size_of::<DirectPlace>();
 /// Bytes of a stub.
 const STUB_BYTES: u64 = 16;
 
@@ -136,21 +136,23 @@ pub(super) fn install() {
 /// A place that is patched: the address after it, and the number of its call, or the address of the jump where that
 /// lies elsewhere. direct.s reads it.
 #[repr(C)]
-struct Place {
+struct DirectPlace {
     end: AtomicU64,
     number: AtomicU64,
 }
 
 /// The places of a program.
 pub struct CallPlaces {
-    places: [Place; PLACES_MAX],
+    places: [DirectPlace; PLACES_MAX],
 }
 
 impl CallPlaces {
     /// No places.
     #[must_use]
     pub const fn new() -> Self {
-        Self { places: [const { Place { end: AtomicU64::new(0), number: AtomicU64::new(0) } }; PLACES_MAX] }
+        Self {
+            places: [const { DirectPlace { end: AtomicU64::new(0), number: AtomicU64::new(0) } }; PLACES_MAX],
+        }
     }
 
     /// Takes over those of a program whose text is shared from here on.
@@ -165,7 +167,7 @@ impl CallPlaces {
     /// there is no room for it. Only one caller at a time.
     pub fn add(&self, end: usize, kind: PlaceKind, number: u32) -> Option<[u8; JUMP_LENGTH]> {
         // One at the same address was of a mapping that is gone.
-        let is_free = |place: &Place| [0, end as u64].contains(&place.end.load(Ordering::Relaxed));
+        let is_free = |place: &DirectPlace| [0, end as u64].contains(&place.end.load(Ordering::Relaxed));
         let range = range_of(kind);
         let index = range.start + self.places[range].iter().position(is_free)?;
         let word = match kind {
@@ -203,14 +205,14 @@ pub fn instructions_have_changed() {
 }
 
 /// The places of the program that has just run here.
-fn places_here() -> &'static [Place] {
+fn places_here() -> &'static [DirectPlace] {
     let address = local::current().call_places.load(Ordering::Relaxed);
     if address == 0 {
         return &[];
     }
     // SAFETY: `use_places` has stored the address of a table that outlives the program's turn, and so the trap under
     // way.
-    unsafe { core::slice::from_raw_parts(address as *const Place, PLACES_MAX) }
+    unsafe { core::slice::from_raw_parts(address as *const DirectPlace, PLACES_MAX) }
 }
 
 /// The address after the place whose jump, behind its function, is what this program was to execute next.

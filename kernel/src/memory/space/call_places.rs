@@ -32,7 +32,7 @@ const USES_SHIFT: u32 = 48;
 /// In place of the uses: the place cannot be patched.
 const NEVER: u64 = 0xffff;
 
-/// What a space knows of its program's calls.
+/// The calls of a space's program.
 pub(super) struct ProgramCalls {
     places: CallPlaces,
     counts: [AtomicU64; COUNTED_MAX],

@@ -89,8 +89,8 @@ impl Thread {
         drop(restart);
     }
 
-    /// Names the places of the thread's program that make direct calls, in a machine that has such: at the start of each
-    /// turn, and when the thread has got another program.
+    /// Names the places of the thread's program that make direct calls, in a machine that has such: at the start of
+    /// each turn, and when the thread has got another program.
     #[inline]
     pub fn use_call_places(&self) {
         if direct::is_on() {

@@ -68,8 +68,8 @@ fn open_to_truncate(call: &Call<'_>, path: &[u8]) -> Result<Arc<OpenFile>, Errno
 /// The cost of a step of truncation or allocation, in units of a [`Budget`].
 const STEP_COST: u32 = 32;
 
-/// Checks that a file may grow to a size: the signal comes with the error, but not for a call that goes on by itself, as
-/// Linux's workers take none.
+/// Checks that a file may grow to a size: the signal comes with the error, but not for a call that goes on by itself,
+/// as Linux's workers take none.
 fn check_size(caller: &Caller, open: &OpenFile, size: u64) -> Result<(), Errno> {
     let limit = caller.process.limit(Resource::FileSize).soft;
     let grows = open.file.size().is_some_and(|before| before < size);

@@ -97,8 +97,8 @@ impl PollRegistration {
         open.file.poll(open, Some(&Watch::listener(self.0.clone(), false)), wanted)
     }
 
-    /// Looks after a wake. What the wake of a pipe or socket said counts where the file says nothing now, unless it may
-    /// have said it to have everybody look. Other files wake for less than what they are asked for.
+    /// Looks after a wake. The events that the wake of a pipe or socket told count where the file says nothing now,
+    /// unless they were told to have everybody look. Other files wake for less than what they are asked for.
     fn look_again(&self, open: &OpenFile, wanted: Events) -> Result<Events, Errno> {
         let told = Events::from_bits_retain(self.0.noted.swap(0, Ordering::AcqRel));
         let ready = open.file.poll(open, None, wanted)?.intersection(wanted);

@@ -63,7 +63,7 @@ pub struct ResourceEra {
 
 #[derive(Default)]
 struct EraState {
-    /// What the update at its end has taken out.
+    /// The resource that the update at its end has taken out.
     retired: Option<RetiredResource>,
     /// The one after it, which ends later.
     next: Option<Arc<ResourceEra>>,
@@ -126,7 +126,7 @@ impl ResourceEras {
         fallible::try_arc(ResourceEra { state: SpinLock::new(EraState::default()), open }).ok()
     }
 
-    /// Ends the era with an update. What is returned is to be dropped without a lock held.
+    /// Ends the era with an update. The result is to be dropped without a lock held.
     #[must_use]
     pub fn end(&mut self, retired: RetiredResource) -> (Option<Arc<ResourceEra>>, Option<RetiredResource>) {
         let Some(next) = self.next() else { return (None, Some(retired)) };

@@ -174,8 +174,8 @@ pub fn io_uring_enter(call: &mut Call<'_>) -> SyscallResult {
     if let Some(mask) = wait.and_then(|wait| wait.mask) {
         call.thread.set_blocked_for_wait(mask);
     }
-    // As in Linux, who asks for events and has none has those requests go on first that have been woken, even if it waits
-    // for none.
+    // As in Linux, who asks for events and has none has those requests go on first that have been woken, even if it
+    // waits for none.
     let waits_for_none = wait.is_some_and(|wait| wait.completions == 0);
     let lets_go_on = waits_for_none && ring.ready() == 0 && !ring.has_more() && ring.has_requests();
     if is_over && !lets_go_on && wait.is_some_and(|wait| is_satisfied(&ring, wait)) {

@@ -5,8 +5,8 @@
 //! calls that go on by themselves ([`WaitNode::set_place`]). A nice value is no right to all that there is, so a waiter
 //! that was passed over [`PASSES_MAX`] times is the first of those that are not realtime ones.
 //!
-//! An epoll instance stands where the one stands who began to wait at it last, which it knows without a lock. Who waits
-//! behind a group of watches is not known, so groups are told beside the waiter that was chosen.
+//! An epoll instance stands where the one stands who began to wait at it last, which it knows without a lock. Nobody
+//! knows who waits behind a group of watches, so groups are told beside the waiter that was chosen.
 
 use alloc::vec::Vec;
 
