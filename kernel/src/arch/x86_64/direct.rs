@@ -105,7 +105,7 @@ pub(super) struct Entries {
 
 /// Those of this machine; `None` in an ordinary one.
 pub(super) fn entries() -> Option<Entries> {
-    is_on().then(|| Entries {
+    is_on().then_some(Entries {
         traps: (&raw const heddle_direct_trap_entries) as u64,
         debug: (&raw const heddle_direct_debug_entry) as u64,
         fatal: (&raw const heddle_direct_fatal_entries) as u64,
