@@ -58,6 +58,8 @@ pub(super) const VECTOR_PAGE_FAULT: u64 = 14;
 pub(super) const VECTOR_DEBUG: u64 = 1;
 pub(super) const VECTOR_PROTECTION: u64 = 13;
 const EXCEPTIONS: u64 = 32;
+/// The bit of a page fault's error code that tells a program's access from the kernel's.
+const FAULT_BY_USER: u64 = 4;
 
 /// Why a program stopped running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +113,13 @@ pub fn enter_user<H: UserHooks>(context: &mut UserContext) -> Trap {
     // entries may store the program's registers through it and the return to user mode cannot fault in the kernel.
     // User code cannot touch kernel memory, unless whoever started the machine wants it so (`direct`).
     unsafe { heddle_enter_user(context) };
-    let address = if context.vector == VECTOR_PAGE_FAULT { fault_address() } else { 0 };
+    let address = if context.vector == VECTOR_PAGE_FAULT {
+        // The processor leaves it out where programs have the kernel's level (`direct`), and a handler expects it.
+        context.error |= FAULT_BY_USER;
+        fault_address()
+    } else {
+        0
+    };
     H::leave();
     match context.vector {
         context::SYSCALL_VECTOR => Trap::SystemCall,
