@@ -105,7 +105,8 @@ async fn tcp() -> io::Result<String> {
 
 async fn unix() -> io::Result<String> {
     let path = std::env::temp_dir().join(format!("rings-{}", std::process::id()));
-    let listener = UnixListener::bind(&path)?;
+    // Not monoio's own `bind`, which asks for SO_REUSEPORT: Linux refuses that for such sockets.
+    let listener = UnixListener::from_std(std::os::unix::net::UnixListener::bind(&path)?)?;
     let asking = path.clone();
     let client = monoio::spawn(async move { ask(UnixStream::connect(asking).await?, 3).await });
     let answered = echo(listener.accept().await?.0).await?;
