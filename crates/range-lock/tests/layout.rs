@@ -19,7 +19,7 @@ fn on_a_thread(what: &str, body: impl FnOnce() + Send) {
 }
 
 fn few(count: u64) -> u64 {
-    if cfg!(miri) { count / 20 } else { count }
+    if cfg!(miri) { count / 100 } else { count }
 }
 
 fn split_often(lock: &RangeLock<u64>, parts: u64) {

@@ -37,7 +37,7 @@ fn panic_often(turns: u32) {
 #[test]
 fn an_order_that_panics_leaks_nothing() {
     wakers::quiet();
-    let turns = if cfg!(miri) { 20 } else { 10_000 };
+    let turns = if cfg!(miri) { 200 } else { 10_000 };
     std::thread::scope(|scope| scope.spawn(|| panic_often(turns)).join().unwrap());
     ThreadEpoch::domain().trim();
     assert_eq!(ThreadEpoch::domain().held_bytes(), 0);
