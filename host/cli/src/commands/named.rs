@@ -1,8 +1,8 @@
 //! Files and folders that come along because the program's arguments name them.
 //!
 //! They appear in the guest at the same path, read-only, and the program starts in the working directory, below which
-//! they are: files as copies, in a folder that is shared, folders as themselves. Nothing else of the
-//! directory is seen. Arguments in which a path is a part, such as `--file=PATH`, name nothing.
+//! they are: files as copies, in a folder that is shared, folders as themselves. Nothing else of the directory is seen.
+//! Arguments in which a path is a part, such as `--file=PATH`, name nothing.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +24,7 @@ pub struct Named {
     pub shares: Vec<Share>,
     /// The program's working directory.
     pub directory: PathBuf,
-    _copies: TempDir,
+    _copies: Option<TempDir>,
 }
 
 /// The kind of a file that an argument names.
@@ -55,12 +55,8 @@ impl Named {
         }
         if named[0].0.as_os_str().is_empty() {
             // The working directory itself.
-            let copies = TempDir::new().context("a folder for copies")?;
-            return Ok(Share::read_only(&directory, &directory).ok().map(|share| Self {
-                shares: vec![share],
-                directory,
-                _copies: copies,
-            }));
+            let share = Share::read_only(&directory, &directory).ok();
+            return Ok(share.map(|share| Self { shares: vec![share], directory, _copies: None }));
         }
         let copies =
             tempfile::Builder::new().prefix("heddle-named-").tempdir().context("a folder for copies")?;
@@ -86,7 +82,7 @@ impl Named {
                 }
             }
         }
-        Ok(Some(Self { shares, directory, _copies: copies }))
+        Ok(Some(Self { shares, directory, _copies: Some(copies) }))
     }
 }
 
