@@ -60,6 +60,7 @@ mod preemption;
 mod privilege;
 mod process;
 mod procfs;
+mod procfs_ended;
 mod progress;
 mod pty;
 mod ranges;
@@ -200,6 +201,7 @@ const FAMILIES: &[&[Test]] = &[
     cgroups::memory::TESTS,
     core_dump::TESTS,
     procfs::TESTS,
+    procfs_ended::TESTS,
     socket_options::TESTS,
     arguments::TESTS,
     aio::TESTS,

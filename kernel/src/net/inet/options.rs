@@ -6,10 +6,13 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use heddle_inet::ip::protocol;
 use heddle_inet::options::Options;
 use heddle_inet::settings::Settings;
+use heddle_inet::tcp::TcpState;
+use heddle_kernel_core::netlink::Interface;
 use linux_raw_sys::{general as linux, net};
 
 use crate::error::Errno;
 use crate::net::inet::{InetSocket, Transport};
+use crate::net::interface::with_network;
 use crate::net::protocol::OptionValue;
 use crate::process::Thread;
 use crate::time::NS_PER_SECOND;
@@ -37,6 +40,11 @@ const SEGMENT_MIN: u32 = 88;
 const SEGMENT_MAX: u32 = 32_767;
 /// The largest number of seconds of `TCP_LINGER2`.
 const LINGER2_MAX: i32 = 120;
+
+/// The smallest `TCP_WINDOW_CLAMP`.
+const WINDOW_CLAMP_MIN: u32 = RECEIVE_BUFFER_MIN / 2;
+/// Bytes of an interface's name with its zero.
+const INTERFACE_NAME_BYTES: usize = 16;
 
 /// The level of `ICMP_FILTER`, which is `SOL_RAW`, and the options; `linux-raw-sys` leaves them out.
 const SOL_ICMP_FILTER_LEVEL: u32 = net::SOL_RAW;
@@ -78,7 +86,6 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_TCP, net::TCP_KEEPCNT) if is_tcp => Number(&options.keep_count, 1, 127),
         (net::SOL_TCP, net::TCP_SYNCNT) if is_tcp => Number(&options.syn_count, 1, 127),
         (net::SOL_TCP, net::TCP_USER_TIMEOUT) if is_tcp => Number(&options.user_timeout, 0, i32::MAX as u32),
-        (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => Number(&options.window_clamp, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_FASTOPEN) if is_tcp => Number(&options.fast_open, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_FASTOPEN_CONNECT) if is_tcp => Flag(&options.fast_open_connect),
         (net::SOL_TCP, net::TCP_NOTSENT_LOWAT) if is_tcp => Number(&options.unsent_low_water, 0, u32::MAX),
@@ -235,6 +242,10 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             0 => Settings::get(&socket.namespace.engine()?.settings.ttl),
             ttl => ttl,
         },
+        (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => Options::get(&options.window_clamp),
+        (net::SOL_IP, net::IP_MULTICAST_IF) => Options::get(&options.multicast_address),
+        (net::SOL_IPV6, net::IPV6_MULTICAST_IF) => Options::get(&options.multicast_interface),
+        (net::SOL_SOCKET, net::SO_BINDTODEVICE) => return Ok(bound_interface(socket)),
         (net::SOL_IP, net::IP_MULTICAST_TTL) => Options::get(&options.multicast_ttl),
         (net::SOL_IP, net::IP_HDRINCL) => Options::get(&options.header_included),
         (net::SOL_IP, net::IP_MTU) => {
@@ -389,8 +400,7 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
         net::SO_BSDCOMPAT | net::SO_INCOMING_CPU => {
             int(value, level)?;
         }
-        // The one device that a name could bind to is the one that is used anyway.
-        net::SO_BINDTODEVICE => {}
+        net::SO_BINDTODEVICE => bind_interface(socket, value)?,
         net::SO_DETACH_FILTER => return Err(Errno::ENOENT),
         _ => return Err(Errno::ENOPROTOOPT),
     }
@@ -519,11 +529,24 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             let group = IpAddr::V6(Ipv6Addr::from(*group));
             socket.join(group, interface, name == net::IPV6_ADD_MEMBERSHIP)?;
         }
-        // There is one interface over which groups are reached.
-        (net::SOL_IP, net::IP_MULTICAST_IF) | (net::SOL_IPV6, net::IPV6_MULTICAST_IF) if !is_tcp => {
-            if value.len() < 4 {
+        // There is one interface over which groups are reached, whichever is named.
+        (net::SOL_IP, net::IP_MULTICAST_IF) if !is_tcp => set_multicast_address(socket, value)?,
+        (net::SOL_IPV6, net::IPV6_MULTICAST_IF) if !is_tcp => {
+            let index = int(value, level)?;
+            if index != 0 && !with_network(&socket.namespace, |network| network.by_index(index).is_some()) {
+                return Err(Errno::ENODEV);
+            }
+            options.multicast_interface.store(index, Ordering::Relaxed);
+        }
+        (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => {
+            let Transport::Tcp(tcp) = &socket.transport else { return Err(Errno::ENOPROTOOPT) };
+            let asked = int(value, level)?;
+            if asked == 0 && tcp.tcp_state() != TcpState::Close {
                 return Err(Errno::EINVAL);
             }
+            let clamp = if asked == 0 { 0 } else { asked.max(WINDOW_CLAMP_MIN) };
+            options.window_clamp.store(clamp, Ordering::Relaxed);
+            socket.option_changed(level, name);
         }
         (net::SOL_IPV6, net::IPV6_V6ONLY) => {
             let flag = int(value, level)?;
@@ -535,6 +558,58 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
         _ => return Err(Errno::ENOPROTOOPT),
     }
     Ok(())
+}
+
+/// `IP_MULTICAST_IF`: an address, or the second one of a `struct ip_mreq`, or that and an interface's number of a
+/// `struct ip_mreqn`.
+fn set_multicast_address(socket: &InetSocket, value: &[u8]) -> Result<(), Errno> {
+    let word = |at: usize| value.get(at..).and_then(<[u8]>::first_chunk::<4>);
+    let address = if value.len() >= 8 { word(4) } else { word(0) };
+    let address = *address.ok_or(Errno::EINVAL)?;
+    let index = if value.len() >= 12 { word(8).map_or(0, |word| u32::from_ne_bytes(*word)) } else { 0 };
+    let is_known = match (index, Ipv4Addr::from(address)) {
+        (0, Ipv4Addr::UNSPECIFIED) => true,
+        (0, address) => with_network(&socket.namespace, |network| {
+            let has = |interface: &Interface<'_>| {
+                interface.addresses.iter().any(|with| with.address == IpAddr::V4(address))
+            };
+            network.interfaces.iter().any(has)
+        }),
+        (index, _) => with_network(&socket.namespace, |network| network.by_index(index).is_some()),
+    };
+    if !is_known {
+        return Err(Errno::EADDRNOTAVAIL);
+    }
+    socket.options().multicast_address.store(u32::from_ne_bytes(address), Ordering::Relaxed);
+    Ok(())
+}
+
+/// `SO_BINDTODEVICE`: no name sets it back.
+fn bind_interface(socket: &InetSocket, value: &[u8]) -> Result<(), Errno> {
+    let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
+    let name = &name[..name.len().min(INTERFACE_NAME_BYTES - 1)];
+    let index = if name.is_empty() {
+        0
+    } else {
+        let index = with_network(&socket.namespace, |network| network.by_name(name).map(|found| found.index));
+        index.ok_or(Errno::ENODEV)?
+    };
+    socket.options().bound_interface.store(index, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The name of the interface that the socket is bound to, with a zero behind it; nothing if there is none.
+fn bound_interface(socket: &InetSocket) -> OptionValue {
+    let index = Options::get(&socket.options().bound_interface);
+    let (mut padded, mut length) = ([0; INTERFACE_NAME_BYTES], 0);
+    with_network(&socket.namespace, |network| {
+        if let Some(interface) = network.by_index(index) {
+            let name = interface.name.as_bytes();
+            padded[..name.len()].copy_from_slice(name);
+            length = name.len() + 1;
+        }
+    });
+    OptionValue::new(&padded[..length])
 }
 
 /// The nanoseconds of a `struct timeval`; 0 for ever.
