@@ -35,7 +35,8 @@ impl CallUses {
     pub fn add(&self, end: usize) -> bool {
         let set = self.set(end);
         let known = set.iter().find(|way| address(way.load(Ordering::Relaxed)) == end as u64);
-        let Some(way) = known.or_else(|| set.iter().min_by_key(|way| rank(way.load(Ordering::Relaxed)))) else {
+        let Some(way) = known.or_else(|| set.iter().min_by_key(|way| rank(way.load(Ordering::Relaxed))))
+        else {
             return false;
         };
         let word = way.load(Ordering::Relaxed);

@@ -117,7 +117,8 @@ pub(super) fn open(node: Arc<ProcNode>, thread: Option<&Arc<Thread>>) -> Result<
 
 impl File for ProcFile {
     fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
-        if events.contains(Events::OUT) && matches!(self.node.item.what, What::WritableMap(..) | What::WritableByThread(..))
+        if events.contains(Events::OUT)
+            && matches!(self.node.item.what, What::WritableMap(..) | What::WritableByThread(..))
         {
             let before = self.writer.lock().replace((cpu::id(), thread.clone()));
             drop(before);

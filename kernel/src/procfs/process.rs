@@ -519,9 +519,10 @@ pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {
     let open = subject.open()?;
     let mount = open.place.as_ref().map_or(0, |place| place.mount.id);
     let (offset, inode) = (*open.offset.lock(), open.metadata().inode);
-    let closes = subject.descriptor.zip(subject.thread().ok()).is_some_and(|(descriptor, thread)| {
-        thread.descriptors().close_on_exec(descriptor).unwrap_or(false)
-    });
+    let closes = subject
+        .descriptor
+        .zip(subject.thread().ok())
+        .is_some_and(|(descriptor, thread)| thread.descriptors().close_on_exec(descriptor).unwrap_or(false));
     let closes = if closes { linux_raw_sys::general::O_CLOEXEC } else { 0 };
     text.line(format_args!(
         "pos:\t{offset}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{inode}\n",

@@ -4,8 +4,8 @@ use crate::arch::MAX_CPUS;
 use crate::fs::fanotify;
 use crate::procfs::{
     Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth,
-    StoreByThread, StoreOwn, What, clocks, coroutines, ipc, keys, large_pages, link, mounts, namespace, net, net_class,
-    net_counts, net_settings, node, process, processor, settings, sockets, system, usage, users,
+    StoreByThread, StoreOwn, What, clocks, coroutines, ipc, keys, large_pages, link, mounts, namespace, net,
+    net_class, net_counts, net_settings, node, process, processor, settings, sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {

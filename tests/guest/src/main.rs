@@ -169,6 +169,7 @@ const FAMILIES: &[&[Test]] = &[
     inet::again::TESTS,
     inet::counts::TESTS,
     inet::datagram::TESTS,
+    inet::interfaces::TESTS,
     inet::large::TESTS,
     inet::options::TESTS,
     inet::readiness::TESTS,

@@ -71,7 +71,11 @@ fn texts_of_a_process_that_is_gone_are_no_texts() -> Outcome {
     for (name, mut file) in files {
         let answer = file.read(&mut [0; 64]).map_err(|error| error.raw_os_error());
         // Of the arguments' memory nothing is left, which is the end of the file.
-        let expected = if name == "cmdline" { vec![Ok(0), Err(Some(libc::ESRCH))] } else { vec![Err(Some(libc::ESRCH))] };
+        let expected = if name == "cmdline" {
+            vec![Ok(0), Err(Some(libc::ESRCH))]
+        } else {
+            vec![Err(Some(libc::ESRCH))]
+        };
         expect_eq!((name, expected.contains(&answer)), (name, true));
     }
     Ok(())
@@ -94,9 +98,8 @@ fn names_below_a_process_that_is_gone_lead_nowhere() -> Outcome {
     }
     let mut buffer = [0_u8; 512];
     // SAFETY: the call writes at most as many bytes as there are.
-    let result = unsafe {
-        libc::syscall(libc::SYS_getdents64, tasks.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_getdents64, tasks.as_raw_fd(), buffer.as_mut_ptr(), buffer.len()) };
     expect_eq!(Errno::result(result), Err(Errno::ENOENT));
     Ok(())
 }

@@ -7,10 +7,11 @@ use heddle_inet::ip::protocol;
 use heddle_inet::options::Options;
 use heddle_inet::settings::Settings;
 use heddle_inet::tcp::TcpState;
-use heddle_kernel_core::netlink::Interface;
 use linux_raw_sys::{general as linux, net};
 
 use crate::error::Errno;
+use crate::net::inet::interfaces::{bind_interface, bound_interface, has_interface, set_multicast_address};
+use crate::net::inet::tcp_options::{linger2, segment_limit, tcp_info};
 use crate::net::inet::{InetSocket, Transport};
 use crate::net::interface::with_network;
 use crate::net::protocol::OptionValue;
@@ -34,8 +35,7 @@ const RECEIVE_BUFFER_SET: u32 = 2;
 const ECN_MASK: u32 = 3;
 /// The bytes of the name of a way of congestion control as it is told.
 const CONGESTION_NAME_BYTES: usize = 16;
-/// `TCP_MAXSEG` before there is a connection, and the bounds of what it can be set to.
-const SEGMENT_DEFAULT: u32 = 536;
+/// The bounds of what `TCP_MAXSEG` can be set to.
 const SEGMENT_MIN: u32 = 88;
 const SEGMENT_MAX: u32 = 32_767;
 /// The largest number of seconds of `TCP_LINGER2`.
@@ -43,8 +43,6 @@ const LINGER2_MAX: i32 = 120;
 
 /// The smallest `TCP_WINDOW_CLAMP`.
 const WINDOW_CLAMP_MIN: u32 = RECEIVE_BUFFER_MIN / 2;
-/// Bytes of an interface's name with its zero.
-const INTERFACE_NAME_BYTES: usize = 16;
 
 /// The level of `ICMP_FILTER`, which is `SOL_RAW`, and the options; `linux-raw-sys` leaves them out.
 const SOL_ICMP_FILTER_LEVEL: u32 = net::SOL_RAW;
@@ -252,8 +250,18 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             let tcp = tcp.filter(|tcp| tcp.remote().is_ok()).ok_or(Errno::ENOTCONN)?;
             tcp.segment_bytes() as u32 + if tcp.local().address.is_ipv4() { 40 } else { 60 }
         }
-        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) => match &socket.transport {
+        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) if !socket.is_v6 => match &socket.transport {
             Transport::Raw(raw) => raw.filter()[0],
+            _ => return Err(Errno::ENOPROTOOPT),
+        },
+        (net::SOL_ICMPV6, ICMP6_FILTER) => match &socket.transport {
+            Transport::Raw(raw) => {
+                let mut bytes = [0; 32];
+                for (place, word) in bytes.chunks_exact_mut(4).zip(raw.filter()) {
+                    place.copy_from_slice(&word.to_ne_bytes());
+                }
+                return Ok(OptionValue::new(&bytes));
+            }
             _ => return Err(Errno::ENOPROTOOPT),
         },
         (net::SOL_IP, net::IP_OPTIONS) => return Ok(OptionValue::new(&[])),
@@ -500,7 +508,9 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             }
             _ => return Err(Errno::ENOPROTOOPT),
         },
-        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) | (net::SOL_ICMPV6, ICMP6_FILTER) => {
+        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) | (net::SOL_ICMPV6, ICMP6_FILTER)
+            if (level == net::SOL_ICMPV6) == socket.is_v6 =>
+        {
             let Transport::Raw(raw) = &socket.transport else { return Err(Errno::ENOPROTOOPT) };
             let mut filter = [0; 8];
             for (place, word) in filter.iter_mut().zip(value.chunks_exact(4)) {
@@ -519,6 +529,10 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             let group = value.first_chunk::<4>().ok_or(Errno::EINVAL)?;
             let interface =
                 value.get(8..12).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word));
+            let address = value.get(4..).and_then(<[u8]>::first_chunk::<4>).copied().unwrap_or_default();
+            if !has_interface(socket, interface, address) {
+                return Err(Errno::ENODEV);
+            }
             let group = IpAddr::V4(Ipv4Addr::from(*group));
             socket.join(group, interface, name == net::IP_ADD_MEMBERSHIP)?;
         }
@@ -560,58 +574,6 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
     Ok(())
 }
 
-/// `IP_MULTICAST_IF`: an address, or the second one of a `struct ip_mreq`, or that and an interface's number of a
-/// `struct ip_mreqn`.
-fn set_multicast_address(socket: &InetSocket, value: &[u8]) -> Result<(), Errno> {
-    let word = |at: usize| value.get(at..).and_then(<[u8]>::first_chunk::<4>);
-    let address = if value.len() >= 8 { word(4) } else { word(0) };
-    let address = *address.ok_or(Errno::EINVAL)?;
-    let index = if value.len() >= 12 { word(8).map_or(0, |word| u32::from_ne_bytes(*word)) } else { 0 };
-    let is_known = match (index, Ipv4Addr::from(address)) {
-        (0, Ipv4Addr::UNSPECIFIED) => true,
-        (0, address) => with_network(&socket.namespace, |network| {
-            let has = |interface: &Interface<'_>| {
-                interface.addresses.iter().any(|with| with.address == IpAddr::V4(address))
-            };
-            network.interfaces.iter().any(has)
-        }),
-        (index, _) => with_network(&socket.namespace, |network| network.by_index(index).is_some()),
-    };
-    if !is_known {
-        return Err(Errno::EADDRNOTAVAIL);
-    }
-    socket.options().multicast_address.store(u32::from_ne_bytes(address), Ordering::Relaxed);
-    Ok(())
-}
-
-/// `SO_BINDTODEVICE`: no name sets it back.
-fn bind_interface(socket: &InetSocket, value: &[u8]) -> Result<(), Errno> {
-    let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
-    let name = &name[..name.len().min(INTERFACE_NAME_BYTES - 1)];
-    let index = if name.is_empty() {
-        0
-    } else {
-        let index = with_network(&socket.namespace, |network| network.by_name(name).map(|found| found.index));
-        index.ok_or(Errno::ENODEV)?
-    };
-    socket.options().bound_interface.store(index, Ordering::Relaxed);
-    Ok(())
-}
-
-/// The name of the interface that the socket is bound to, with a zero behind it; nothing if there is none.
-fn bound_interface(socket: &InetSocket) -> OptionValue {
-    let index = Options::get(&socket.options().bound_interface);
-    let (mut padded, mut length) = ([0; INTERFACE_NAME_BYTES], 0);
-    with_network(&socket.namespace, |network| {
-        if let Some(interface) = network.by_index(index) {
-            let name = interface.name.as_bytes();
-            padded[..name.len()].copy_from_slice(name);
-            length = name.len() + 1;
-        }
-    });
-    OptionValue::new(&padded[..length])
-}
-
 /// The nanoseconds of a `struct timeval`; 0 for ever.
 fn timeout_ns(value: &[u8]) -> Result<u64, Errno> {
     let word = |at: usize| -> Result<u64, Errno> {
@@ -632,41 +594,4 @@ fn timeout_ns(value: &[u8]) -> Result<u64, Errno> {
     } else {
         seconds.saturating_mul(NS_PER_SECOND).saturating_add(microseconds * 1000)
     })
-}
-
-/// `TCP_LINGER2`: that of the socket, or the setting.
-fn linger2(socket: &InetSocket) -> Result<u32, Errno> {
-    Ok(match socket.options().linger2.load(Ordering::Relaxed) {
-        0 => Settings::get(&socket.namespace.engine()?.settings.fin_timeout),
-        seconds => seconds as u32,
-    })
-}
-
-/// `TCP_MAXSEG`: that of the connection, or what was asked for, or the default.
-fn segment_limit(tcp: &heddle_inet::tcp::TcpSocket<crate::net::inet::platform::Kernel>) -> u32 {
-    match Options::get(&tcp.options.max_segment) {
-        _ if tcp.remote().is_ok() => tcp.segment_bytes() as u32,
-        0 => SEGMENT_DEFAULT,
-        asked => asked,
-    }
-}
-
-/// `struct tcp_info`, as far as there is something to tell.
-fn tcp_info(tcp: &heddle_inet::tcp::TcpSocket<crate::net::inet::platform::Kernel>) -> OptionValue {
-    let progress = tcp.progress();
-    let mut bytes = [0; size_of::<net::tcp_info>()];
-    bytes[0] = tcp.tcp_state() as u8;
-    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-    put(core::mem::offset_of!(net::tcp_info, tcpi_rto), &204_000_u32.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_mss), &(tcp.segment_bytes() as u32).to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_rcv_mss), &(tcp.segment_bytes() as u32).to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_pmtu), &65_535_u32.to_ne_bytes());
-    let pace = progress.pace;
-    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_cwnd), &pace.window.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_ssthresh), &pace.threshold.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_rtt), &((pace.round_trip_ns / 1000) as u32).to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_acked), &progress.sent.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_received), &progress.received.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_sent), &progress.sent.to_ne_bytes());
-    OptionValue::new(&bytes)
 }
