@@ -145,8 +145,10 @@ options! {
     transparent: AtomicU32 = 0;
     /// `IP_BIND_ADDRESS_NO_PORT`.
     no_port: AtomicU32 = 0;
-    /// `SO_TIMESTAMP`.
+    /// `SO_TIMESTAMP`, or 2 for `SO_TIMESTAMPNS`.
     timestamp: AtomicU32 = 0;
+    /// The time of each datagram is noted when it arrives.
+    notes_arrival: AtomicU32 = 0;
     /// `SO_DEBUG`, kept.
     debug: AtomicU32 = 0;
     /// `SO_DONTROUTE`, kept.

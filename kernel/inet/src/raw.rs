@@ -311,6 +311,7 @@ impl<P: Platform> RawSocket<P> {
             interface,
             ttl: header.ttl,
             tos: header.tos,
+            arrived_ns: if Options::is_on(&self.options.notes_arrival) { P::now_ns() } else { 0 },
         };
         let limit = Options::get(&self.options.receive_buffer) as usize;
         let has_come = state.queue.push(datagram, limit);

@@ -170,6 +170,7 @@ impl<P: Platform> Engine<P> {
             interface,
             ttl: header.ttl,
             tos: header.tos,
+            arrived_ns: 0,
         };
         let is_group = header.destination.is_multicast();
         if is_group || self.is_broadcast(header.destination) {

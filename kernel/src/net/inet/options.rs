@@ -10,6 +10,7 @@ use heddle_inet::tcp::TcpState;
 use linux_raw_sys::{general as linux, net};
 
 use crate::error::Errno;
+use crate::net::inet::arrival;
 use crate::net::inet::interfaces::{bind_interface, bound_interface, has_interface, set_multicast_address};
 use crate::net::inet::tcp_options::{linger2, segment_limit, tcp_info};
 use crate::net::inet::{InetSocket, Transport};
@@ -68,7 +69,6 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_SOCKET, net::SO_BROADCAST) => Flag(&options.broadcast),
         (net::SOL_SOCKET, net::SO_KEEPALIVE) => Flag(&options.keep_alive),
         (net::SOL_SOCKET, net::SO_OOBINLINE) => Flag(&options.out_of_band_inline),
-        (net::SOL_SOCKET, net::SO_TIMESTAMP) => Flag(&options.timestamp),
         (net::SOL_SOCKET, net::SO_DONTROUTE) => Flag(&options.no_route),
         (net::SOL_SOCKET, net::SO_NO_CHECK) => Flag(&options.no_check),
         (net::SOL_SOCKET, net::SO_PASSCRED) => Flag(&options.pass_credentials),
@@ -182,6 +182,7 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
     };
     let number = match (level, name) {
         (net::SOL_SOCKET, net::SO_TYPE) => kind(socket),
+        (net::SOL_SOCKET, net::SO_TIMESTAMP | net::SO_TIMESTAMPNS) => arrival::option(options, name),
         (net::SOL_SOCKET, net::SO_DOMAIN) => {
             if socket.is_v6 {
                 net::AF_INET6
@@ -407,6 +408,9 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
         },
         net::SO_BSDCOMPAT | net::SO_INCOMING_CPU => {
             int(value, level)?;
+        }
+        net::SO_TIMESTAMP | net::SO_TIMESTAMPNS => {
+            arrival::set_option(options, name, int(value, level)? != 0)
         }
         net::SO_BINDTODEVICE => bind_interface(socket, value)?,
         net::SO_DETACH_FILTER => return Err(Errno::ENOENT),

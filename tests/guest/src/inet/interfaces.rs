@@ -24,6 +24,8 @@ crate::tests! {
     datagrams_of_ipv6_go_to_ipv4
     a_negative_length_of_an_address_is_refused
     filters_of_messages_are_of_their_family
+    datagrams_tell_when_they_arrived
+    the_last_arrival_is_told
 }
 
 fn set(socket: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
@@ -39,8 +41,7 @@ fn get(socket: RawFd, level: i32, name: i32, room: usize) -> Result<Vec<u8>, Err
     let mut value = vec![0xaa; room];
     let mut length = room as libc::socklen_t;
     // SAFETY: the call writes at most as many bytes as there are.
-    let result =
-        unsafe { libc::getsockopt(socket, level, name, value.as_mut_ptr().cast(), &raw mut length) };
+    let result = unsafe { libc::getsockopt(socket, level, name, value.as_mut_ptr().cast(), &raw mut length) };
     Errno::result(result)?;
     value.truncate(length as usize);
     Ok(value)
@@ -69,8 +70,7 @@ fn the_interface_of_groups_reads_back() -> Outcome {
     let socket = socket.as_raw_fd();
     let read = || get(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, 4);
     expect_eq!(read(), Ok(vec![0; 4]));
-    let write =
-        |index: i32| set(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, &index.to_ne_bytes());
+    let write = |index: i32| set(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, &index.to_ne_bytes());
     expect_eq!((write(1), write(99)), (Ok(()), Err(Errno::ENODEV)));
     expect_eq!(read(), Ok(1_i32.to_ne_bytes().to_vec()));
     Ok(())
@@ -225,9 +225,8 @@ fn a_negative_length_of_an_address_is_refused() -> Outcome {
     let mut storage = [0_u8; 128];
     let mut length = -1_i32;
     // SAFETY: the call refuses the length, and with a valid one it would write at most so many bytes.
-    let result = unsafe {
-        libc::accept(listener.as_raw_fd(), storage.as_mut_ptr().cast(), (&raw mut length).cast())
-    };
+    let result =
+        unsafe { libc::accept(listener.as_raw_fd(), storage.as_mut_ptr().cast(), (&raw mut length).cast()) };
     expect_eq!(Errno::result(result), Err(Errno::EINVAL));
     Ok(())
 }
@@ -254,5 +253,75 @@ fn filters_of_messages_are_of_their_family() -> Outcome {
         libc::sendto(v6.as_raw_fd(), [128_u8, 0].as_ptr().cast(), 2, 0, (&raw const storage).cast(), length)
     };
     expect_eq!(Errno::result(sent), Err(Errno::EINVAL));
+    Ok(())
+}
+
+/// The kind of the first control message, and the time in it in nanoseconds.
+fn received_with_time(socket: RawFd) -> Result<Option<(i32, i64)>, String> {
+    let (mut bytes, mut control) = ([0_u8; 16], [0_u64; 8]);
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: zeroes are a valid header.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+    (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+    // SAFETY: all that the header names lives through the call.
+    Errno::result(unsafe { libc::recvmsg(socket, &raw mut header, 0) }).or_fail()?;
+    if header.msg_controllen == 0 {
+        return Ok(None);
+    }
+    let (level, kind) = ((control[1] & 0xffff_ffff) as i32, (control[1] >> 32) as i32);
+    expect_eq!((level, control[0]), (libc::SOL_SOCKET, 32));
+    let factor = if kind == libc::SO_TIMESTAMP { 1000 } else { 1 };
+    Ok(Some((kind, control[2] as i64 * 1_000_000_000 + control[3] as i64 * factor)))
+}
+
+fn now_ns() -> Result<i64, String> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME).or_fail()?;
+    Ok(now.tv_sec() * 1_000_000_000 + now.tv_nsec())
+}
+
+fn datagrams_tell_when_they_arrived() -> Outcome {
+    let receiver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_fail()?;
+    let (socket, address) = (receiver.as_raw_fd(), receiver.local_addr().or_fail()?);
+    let read = |name: i32| get(socket, libc::SOL_SOCKET, name, 4).map(|value| value[0]);
+    for name in [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS] {
+        set(socket, libc::SOL_SOCKET, name, &1_i32.to_ne_bytes()).or_fail()?;
+        let is_micro = u8::from(name == libc::SO_TIMESTAMP);
+        expect_eq!((read(libc::SO_TIMESTAMP), read(libc::SO_TIMESTAMPNS)), (Ok(is_micro), Ok(1 - is_micro)));
+        let before = now_ns()? / 1000 * 1000;
+        receiver.send_to(b"word", address).or_fail()?;
+        let between = now_ns()?;
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let (kind, time) = received_with_time(socket)?.ok_or("no time")?;
+        expect_eq!(kind, name);
+        expect!((before..=between + 1_000_000).contains(&time));
+    }
+    set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &0_i32.to_ne_bytes()).or_fail()?;
+    receiver.send_to(b"word", address).or_fail()?;
+    expect_eq!(received_with_time(socket)?, None);
+    Ok(())
+}
+
+fn the_last_arrival_is_told() -> Outcome {
+    const SIOCGSTAMP: libc::c_ulong = 0x8906;
+    let receiver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_fail()?;
+    let address = receiver.local_addr().or_fail()?;
+    let tell = || {
+        let mut time = [0_i64; 2];
+        // SAFETY: the call writes so many bytes at most.
+        let result = unsafe { libc::ioctl(receiver.as_raw_fd(), SIOCGSTAMP, time.as_mut_ptr()) };
+        Errno::result(result).map(|_| time[0] * 1_000_000 + time[1])
+    };
+    expect_eq!(tell(), Err(Errno::ENOENT));
+    let mut last = 0;
+    for _ in 0..2 {
+        receiver.send_to(b"word", address).or_fail()?;
+        receiver.recv(&mut [0; 16]).or_fail()?;
+        let told = tell().or_fail()?;
+        expect!(told > last);
+        expect_eq!(tell(), Ok(told));
+        last = told;
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
     Ok(())
 }
