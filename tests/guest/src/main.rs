@@ -61,6 +61,7 @@ mod privilege;
 mod process;
 mod procfs;
 mod progress;
+mod protection_keys;
 mod pty;
 mod ranges;
 mod rare_arguments;
@@ -153,6 +154,8 @@ const FAMILIES: &[&[Test]] = &[
     epoll::TESTS,
     socket::TESTS,
     terminal::TESTS,
+    protection_keys::TESTS,
+    protection_keys::rights::TESTS,
     pty::TESTS,
     asynchronous::TESTS,
     asynchronous_calls::TESTS,

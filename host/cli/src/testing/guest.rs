@@ -75,7 +75,7 @@ const fn processor(name: &'static str, options: &'static [&'static str]) -> Test
     TestMachine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
 }
 
-const MACHINES: [TestMachine; 22] = [
+const MACHINES: [TestMachine; 23] = [
     TestMachine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
     TestMachine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
     TestMachine {
@@ -95,6 +95,12 @@ const MACHINES: [TestMachine; 22] = [
         kernel: Kernel::Heddle,
         options: &["--isolation", "none", "--smp", "4"],
         families: &["process::", "privilege::", "slots::", "space::", "large_pages::"],
+    },
+    TestMachine {
+        name: "heddle-keys",
+        kernel: Kernel::Heddle,
+        options: &["--isolation", "keys"],
+        families: KEPT_FAMILIES,
     },
     // Programs at the kernel's level, where all that is about entering and leaving it is another.
     TestMachine {
