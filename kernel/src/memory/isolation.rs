@@ -172,7 +172,11 @@ pub(super) fn domain(own: IsolationPolicy, set: CredentialSet, identity: usize, 
     match of_program(own) {
         IsolationPolicy::None | IsolationPolicy::Direct => EVERYTHING,
         IsolationPolicy::Keys if key == 0 => OWN | identity,
-        IsolationPolicy::Default | IsolationPolicy::User | IsolationPolicy::Keys if set != CredentialSet::UNIQUE => set.0,
+        IsolationPolicy::Default | IsolationPolicy::User | IsolationPolicy::Keys
+            if set != CredentialSet::UNIQUE =>
+        {
+            set.0
+        }
         _ => OWN | identity,
     }
 }

@@ -346,7 +346,8 @@ async fn shared_mapping(caller: &Caller, space: &Space, range: Range<usize>) -> 
     let (mut budget, mut end) = (Budget::new(), first.end);
     while end < range.end {
         let next = at(end)?;
-        let is_alike = next.flags == first.flags && next.protection == first.protection && next.key == first.key;
+        let is_alike =
+            next.flags == first.flags && next.protection == first.protection && next.key == first.key;
         if !is_alike || !next.object.is_same(&first.object) {
             return Err(Errno::EINVAL);
         }

@@ -292,7 +292,8 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 }
             }
             Trap::PageFault { address, write, execute, .. } => {
-                resolve_fault(&thread, context, address, FaultAccess { write, execute, is_remote: false }).await;
+                resolve_fault(&thread, context, address, FaultAccess { write, execute, is_remote: false })
+                    .await;
             }
             Trap::Exception { vector, code } => {
                 if arch::debug::is_trap(vector) && thread.is_traced() {

@@ -172,7 +172,10 @@ pub fn restore(context: &mut UserContext, words: &[u64; FRAME_WORDS]) -> Restore
 #[must_use]
 pub fn has_key_rights(state: &[u8]) -> bool {
     let word = |offset: usize| {
-        state.get(SOFTWARE_OFFSET + offset..).and_then(|bytes| bytes.first_chunk()).map_or(0, |&bytes| u32::from_ne_bytes(bytes))
+        state
+            .get(SOFTWARE_OFFSET + offset..)
+            .and_then(|bytes| bytes.first_chunk())
+            .map_or(0, |&bytes| u32::from_ne_bytes(bytes))
     };
     let has_size = word(16) as usize >= float::visible_bytes();
     word(0) == MAGIC_START && has_size && u64::from(word(8)) & float::KEY_RIGHTS != 0

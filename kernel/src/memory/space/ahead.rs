@@ -44,7 +44,11 @@ pub(super) struct FaultAhead {
 impl FaultAhead {
     /// No walk.
     pub const fn new() -> Self {
-        Self { places: [const { AtomicUsize::new(0) }; PLACES], file: AtomicUsize::new(0), earned: AtomicU8::new(0) }
+        Self {
+            places: [const { AtomicUsize::new(0) }; PLACES],
+            file: AtomicUsize::new(0),
+            earned: AtomicU8::new(0),
+        }
     }
 
     fn place(&self, page: usize) -> &AtomicUsize {

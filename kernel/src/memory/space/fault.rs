@@ -257,10 +257,11 @@ impl Space {
     ) -> Result<(), FaultError> {
         let page = address & !(PAGE_SIZE - 1);
         let Some(mapping) = self.mapping_for(page, range)? else { return Ok(()) };
-        check(&mapping, access)?;
+        // As on Linux, what a key forbids comes before what the mapping forbids.
         if mapping.key != 0 {
             check_key(&mapping, access)?;
         }
+        check(&mapping, access)?;
         let Some(leaves) = self.root().leaves_or_large(page, gather, |large| {
             resolve_large(self.root(), large, &mapping, page, access)
         })?
@@ -419,9 +420,7 @@ fn check(mapping: &Mapping<Object>, access: FaultAccess) -> Result<(), FaultErro
 fn entry_for(page: PageRef, mapping: &Mapping<Object>, write: bool) -> PageTableEntry {
     let shared = mapping.flags.contains(Flags::SHARED);
     match page {
-        PageRef::Static(physical) => {
-            PageTableEntry::page(physical, rights(mapping, false), false, shared)
-        }
+        PageRef::Static(physical) => PageTableEntry::page(physical, rights(mapping, false), false, shared),
         PageRef::Counted(frame) => {
             PageTableEntry::page(frame.into_physical(), rights(mapping, write), true, shared)
         }

@@ -214,7 +214,8 @@ impl Space {
         let Ok(Some(_guard)) = self.lock.try_lock(pages.clone()) else { return 0 };
         // All or nothing: what is filled is the reader's alone, and the rest of a record may become another's.
         // A page with a key of its own may be one that the reader has no right to.
-        let is_missing = |entry: Option<PageTableEntry>| entry.is_none_or(|entry| entry.key() != self.group_key());
+        let is_missing =
+            |entry: Option<PageTableEntry>| entry.is_none_or(|entry| entry.key() != self.group_key());
         if pages.step_by(PAGE_SIZE).any(|page| is_missing(self.root().look_to_store(page))) {
             return 0;
         }

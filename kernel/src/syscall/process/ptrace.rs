@@ -441,8 +441,10 @@ impl TraceRequest {
                 self.set_float(&bytes)?;
                 if set == EXTENDED && protection_key::are_on() {
                     // As the processor does, Linux takes what is missing for 0.
-                    let place = key_rights_place(&bytes).and_then(|offset| bytes.get(offset..)?.first_chunk());
-                    self.tracee.set_key_rights(KeyRights(place.map_or(0, |&bytes| u32::from_ne_bytes(bytes))));
+                    let place =
+                        key_rights_place(&bytes).and_then(|offset| bytes.get(offset..)?.first_chunk());
+                    self.tracee
+                        .set_key_rights(KeyRights(place.map_or(0, |&bytes| u32::from_ne_bytes(bytes))));
                 }
             }
         }

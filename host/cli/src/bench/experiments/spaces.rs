@@ -84,7 +84,8 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
     };
     let items: Vec<_> = LOADS.iter().map(item).collect();
     let few = [HEDDLE, HEDDLE_TAGS, HEDDLE_PRIVATE, LINUX];
-    let all = [HEDDLE, HEDDLE_TAGS, HEDDLE_NONE, HEDDLE_USER, HEDDLE_PRIVATE, HEDDLE_KEYS, HEDDLE_ONE_SLOT, LINUX];
+    let all =
+        [HEDDLE, HEDDLE_TAGS, HEDDLE_NONE, HEDDLE_USER, HEDDLE_PRIVATE, HEDDLE_KEYS, HEDDLE_ONE_SLOT, LINUX];
     let groups = both_clocks(effort.choose(&few[..], &all[..], &all[..]), &items);
     let goals = LOADS.iter().flat_map(|load| {
         let share = load.share.map(|share| Goal::new(share, Count, Wanted::AtMost(5.0)));
