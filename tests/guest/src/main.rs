@@ -60,6 +60,7 @@ mod preemption;
 mod privilege;
 mod process;
 mod procfs;
+mod procfs_ended;
 mod progress;
 mod protection_keys;
 mod pty;
@@ -171,6 +172,7 @@ const FAMILIES: &[&[Test]] = &[
     inet::again::TESTS,
     inet::counts::TESTS,
     inet::datagram::TESTS,
+    inet::interfaces::TESTS,
     inet::large::TESTS,
     inet::options::TESTS,
     inet::readiness::TESTS,
@@ -203,6 +205,7 @@ const FAMILIES: &[&[Test]] = &[
     cgroups::memory::TESTS,
     core_dump::TESTS,
     procfs::TESTS,
+    procfs_ended::TESTS,
     socket_options::TESTS,
     arguments::TESTS,
     aio::TESTS,
