@@ -102,6 +102,9 @@ static IS_IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// In the domain of one space.
 const OWN: usize = 1 << (usize::BITS - 1);
+/// In the domain of a set of credentials whose programs have protection keys: those that have none have memory that all
+/// keys' rights admit.
+const KEYED: usize = OWN >> 1;
 
 /// A set of credentials: [`Self::FIRST`], one with a number, or one that is shared with no other program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,11 +175,8 @@ pub(super) fn domain(own: IsolationPolicy, set: CredentialSet, identity: usize, 
     match of_program(own) {
         IsolationPolicy::None | IsolationPolicy::Direct => EVERYTHING,
         IsolationPolicy::Keys if key == 0 => OWN | identity,
-        IsolationPolicy::Default | IsolationPolicy::User | IsolationPolicy::Keys
-            if set != CredentialSet::UNIQUE =>
-        {
-            set.0
-        }
+        IsolationPolicy::Keys if set != CredentialSet::UNIQUE => set.0 | KEYED,
+        IsolationPolicy::Default | IsolationPolicy::User if set != CredentialSet::UNIQUE => set.0,
         _ => OWN | identity,
     }
 }

@@ -38,7 +38,6 @@ fn leaves(thread: *const ()) {
         if thread.work().contains(PendingWork::DEBUG) {
             DebugRegisters::unload();
         }
-        thread.save_key_rights();
         thread.end_meter(now_ns);
         if thread.process.alarms().is_armed() {
             cpu_time::check(thread);

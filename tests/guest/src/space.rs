@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use heddle_abi::prctl::PR_SET_ISOLATION;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::unistd::{getpid, getppid, setuid};
 
@@ -20,6 +21,7 @@ crate::tests! {
     another_user_isolates_the_machine
     a_stray_pointer_into_another_program_faults
     more_programs_than_keys_are_apart_all_the_same
+    a_program_with_a_key_is_apart_from_those_without
     leaving_the_slot_keeps_addresses
     large_reservations
     more_programs_than_slots
@@ -80,6 +82,10 @@ pub fn play_role(arguments: &[String]) -> ExitCode {
         Some("leave") => leave(),
         Some("reserve") => reserve(),
         Some("hold") => hold(),
+        Some("rights") => {
+            print!("{:#x}", crate::protection_keys::rights_now());
+            Ok(())
+        }
         Some("reach") => reach(&arguments[1..]),
         _ => Err(String::from("no such role")),
     };
@@ -229,6 +235,34 @@ fn a_stray_pointer_into_another_program_faults() -> Outcome {
     expect!(holder.wait().or_fail()?.success());
     Ok(())
 }
+
+/// Programs without a key have memory that the rights of all others admit.
+#[allow(unsafe_code, reason = "prctl has no safe form for options of a kernel's own")]
+fn a_program_with_a_key_is_apart_from_those_without() -> Outcome {
+    if is_sharing()?.is_none() || is_direct() || is_keyed()? {
+        return Ok(());
+    }
+    let mut holder = start(&["hold"])?;
+    let output = holder.stdout.take().ok_or("no output")?;
+    let mut address = String::new();
+    BufReader::new(output).read_line(&mut address).or_fail()?;
+    let child = spawn_child(|| {
+        // SAFETY: changes who may reach this program's memory.
+        let is_keyed = unsafe { libc::prctl(PR_SET_ISOLATION as i32, KEYS) } == 0;
+        let place = ask(&["place"]).is_ok_and(|place| place.contains("keys"));
+        let reached = start(&["reach", address.trim()]).and_then(|mut child| child.wait().or_fail());
+        let is_stopped = reached.is_ok_and(|status| status.signal() == Some(libc::SIGSEGV));
+        i32::from(!is_keyed || !place || !is_stopped)
+    })?;
+    let status = nix::sys::wait::waitpid(child, None).or_fail()?;
+    expect!(matches!(status, nix::sys::wait::WaitStatus::Exited(_, 0)));
+    drop(holder.stdin.take());
+    expect!(holder.wait().or_fail()?.success());
+    Ok(())
+}
+
+/// The number of isolation by keys, for prctl(2).
+const KEYS: u64 = 5;
 
 /// There are 14 keys for programs. Those that get none have a root to themselves, so nothing of theirs is in reach, and
 /// keys come back.

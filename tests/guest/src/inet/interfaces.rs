@@ -39,8 +39,7 @@ fn get(socket: RawFd, level: i32, name: i32, room: usize) -> Result<Vec<u8>, Err
     let mut value = vec![0xaa; room];
     let mut length = room as libc::socklen_t;
     // SAFETY: the call writes at most as many bytes as there are.
-    let result =
-        unsafe { libc::getsockopt(socket, level, name, value.as_mut_ptr().cast(), &raw mut length) };
+    let result = unsafe { libc::getsockopt(socket, level, name, value.as_mut_ptr().cast(), &raw mut length) };
     Errno::result(result)?;
     value.truncate(length as usize);
     Ok(value)
@@ -69,8 +68,7 @@ fn the_interface_of_groups_reads_back() -> Outcome {
     let socket = socket.as_raw_fd();
     let read = || get(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, 4);
     expect_eq!(read(), Ok(vec![0; 4]));
-    let write =
-        |index: i32| set(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, &index.to_ne_bytes());
+    let write = |index: i32| set(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, &index.to_ne_bytes());
     expect_eq!((write(1), write(99)), (Ok(()), Err(Errno::ENODEV)));
     expect_eq!(read(), Ok(1_i32.to_ne_bytes().to_vec()));
     Ok(())
@@ -225,9 +223,8 @@ fn a_negative_length_of_an_address_is_refused() -> Outcome {
     let mut storage = [0_u8; 128];
     let mut length = -1_i32;
     // SAFETY: the call refuses the length, and with a valid one it would write at most so many bytes.
-    let result = unsafe {
-        libc::accept(listener.as_raw_fd(), storage.as_mut_ptr().cast(), (&raw mut length).cast())
-    };
+    let result =
+        unsafe { libc::accept(listener.as_raw_fd(), storage.as_mut_ptr().cast(), (&raw mut length).cast()) };
     expect_eq!(Errno::result(result), Err(Errno::EINVAL));
     Ok(())
 }

@@ -80,6 +80,11 @@ fn rights() -> u32 {
     value
 }
 
+/// The rights, where there are keys.
+pub fn rights_now() -> u32 {
+    if have_keys() { rights() } else { 0 }
+}
+
 fn set_rights(value: u32) {
     // SAFETY: the tests leave themselves the memory with key 0.
     unsafe { asm!("wrpkru", in("ecx") 0, in("edx") 0, in("eax") value, options(nostack)) };
