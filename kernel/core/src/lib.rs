@@ -34,6 +34,7 @@
 //! - [`perf`]: what a program asks to have counted by perf_event_open(2), and how counts are told.
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`posix_acl`]: access control lists of files.
+//! - [`protection_key`]: keys of pages: which are given out, and what a rights register says of them.
 //! - [`seccomp`]: filters of system calls.
 //! - [`signal`]: the rules of Linux signals: sets, pending queues, actions, and the layouts that programs see.
 //! - [`signal_state`]: signals and job control of a thread group: which thread takes a signal, which stop, how the
@@ -88,6 +89,7 @@ pub mod paravirt;
 pub mod perf;
 pub mod pipe;
 pub mod posix_acl;
+pub mod protection_key;
 pub mod seccomp;
 pub mod signal;
 pub mod signal_state;

@@ -62,6 +62,7 @@ mod process;
 mod procfs;
 mod procfs_ended;
 mod progress;
+mod protection_keys;
 mod pty;
 mod ranges;
 mod rare_arguments;
@@ -154,6 +155,8 @@ const FAMILIES: &[&[Test]] = &[
     epoll::TESTS,
     socket::TESTS,
     terminal::TESTS,
+    protection_keys::TESTS,
+    protection_keys::rights::TESTS,
     pty::TESTS,
     asynchronous::TESTS,
     asynchronous_calls::TESTS,

@@ -56,6 +56,23 @@ const PROCESSOR_FAMILIES: &[&str] = &["signal::", "preemption::"];
 /// The tests that depend most on which root a program runs on.
 const KEPT_FAMILIES: &[&str] = &["process::", "space::", "slots::", "memory::", "privilege::"];
 
+/// The same, and those whose calls go on in turns of others, in a machine where each program has rights of its own.
+const KEYS_FAMILIES: &[&str] = &[
+    "process::",
+    "space::",
+    "slots::",
+    "memory::",
+    "privilege::",
+    "signal::",
+    "trace::",
+    "asynchronous::",
+    "asynchronous_calls::",
+    "uring::",
+    "aio::",
+    "fuse::",
+    "large_pages::",
+];
+
 /// The tests that depend most on how programs enter the kernel and leave it.
 const DIRECT_FAMILIES: &[&str] = &[
     "direct::",
@@ -70,6 +87,7 @@ const DIRECT_FAMILIES: &[&str] = &[
     "rseq::",
     "vdso::",
     "memory::",
+    "protection_keys::",
     "pipe::",
 ];
 
@@ -81,7 +99,7 @@ const fn processor(name: &'static str, options: &'static [&'static str]) -> Test
     TestMachine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
 }
 
-const MACHINES: [TestMachine; 22] = [
+const MACHINES: [TestMachine; 23] = [
     TestMachine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
     TestMachine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
     TestMachine {
@@ -101,6 +119,12 @@ const MACHINES: [TestMachine; 22] = [
         kernel: Kernel::Heddle,
         options: &["--isolation", "none", "--smp", "4"],
         families: &["process::", "privilege::", "slots::", "space::", "large_pages::"],
+    },
+    TestMachine {
+        name: "heddle-keys",
+        kernel: Kernel::Heddle,
+        options: &["--isolation", "keys"],
+        families: KEYS_FAMILIES,
     },
     // Programs at the kernel's level, where all that is about entering and leaving it is another.
     TestMachine {
@@ -125,7 +149,16 @@ const MACHINES: [TestMachine; 22] = [
         name: "heddle-8-cpus",
         kernel: Kernel::Heddle,
         options: &["--smp", "8"],
-        families: &["process::", "thread::", "delivery::", "memory::", "large_pages::", "slots::", "space::"],
+        families: &[
+            "process::",
+            "thread::",
+            "delivery::",
+            "memory::",
+            "large_pages::",
+            "slots::",
+            "space::",
+            "protection_keys::",
+        ],
     },
     TestMachine {
         name: "heddle-4-slots",

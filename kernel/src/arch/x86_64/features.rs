@@ -3,7 +3,7 @@
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::fmt::{Result, Write};
 
-use crate::arch::x86_64::{cpu, float, mitigations, time};
+use crate::arch::x86_64::{cpu, float, mitigations, protection_key, time};
 
 /// The names that Linux gives to the bits of a feature word; bits without a name are empty.
 type Names = [&'static str; 32];
@@ -52,7 +52,7 @@ const STRUCTURED: Names = [
 /// CPUID leaf 7, ECX.
 #[rustfmt::skip]
 const STRUCTURED_MORE: Names = [
-    "", "avx512vbmi", "umip", "pku", "", "waitpkg", "avx512_vbmi2", "",
+    "", "avx512vbmi", "umip", "pku", "ospke", "waitpkg", "avx512_vbmi2", "",
     "gfni", "vaes", "vpclmulqdq", "avx512_vnni", "avx512_bitalg", "tme", "avx512_vpopcntdq", "",
     "la57", "", "", "", "", "", "rdpid", "",
     "", "cldemote", "", "movdiri", "movdir64b", "enqcmd", "", "",
@@ -75,9 +75,11 @@ const STRUCTURED_MORE_WITH_AVX: u32 = 1 << 9 | 1 << 10;
 const STRUCTURED_WITH_AVX512: u32 =
     1 << 16 | 1 << 17 | 1 << 21 | 1 << 26 | 1 << 27 | 1 << 28 | 1 << 30 | 1 << 31;
 const STRUCTURED_MORE_WITH_AVX512: u32 = 1 << 1 | 1 << 6 | 1 << 11 | 1 << 12 | 1 << 14;
-/// Features that the kernel leaves off: FSGSBASE and MPX of leaf 7, EBX; PKU, LA57 and ENQCMD of ECX.
+/// Features that the kernel leaves off: FSGSBASE and MPX of leaf 7, EBX; LA57 and ENQCMD of ECX.
 const STRUCTURED_OFF: u32 = 1 << 0 | 1 << 14;
-const STRUCTURED_MORE_OFF: u32 = 1 << 3 | 1 << 16 | 1 << 29;
+const STRUCTURED_MORE_OFF: u32 = 1 << 16 | 1 << 29;
+/// PKU and OSPKE, of leaf 7, ECX.
+const STRUCTURED_MORE_OF_KEYS: u32 = 1 << 3 | 1 << 4;
 
 /// State components of XCR0.
 const AVX: u64 = 1 << 2;
@@ -97,6 +99,9 @@ fn features() -> [(u32, &'static Names); 7] {
         let leaf = __cpuid_count(7, 0);
         (structured, structured_more) = (leaf.ebx & !STRUCTURED_OFF, leaf.ecx & !STRUCTURED_MORE_OFF);
         structured_last = leaf.edx;
+    }
+    if !protection_key::are_on() {
+        structured_more &= !STRUCTURED_MORE_OF_KEYS;
     }
     let saved = float::components();
     let mut more = basic.ecx;

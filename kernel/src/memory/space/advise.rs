@@ -10,7 +10,7 @@ use crate::error::Errno;
 use crate::memory::MapSource;
 use crate::memory::frame::LARGE_BYTES;
 use crate::memory::source::Object;
-use crate::memory::space::{FaultAccess, Flags, Space, write_back};
+use crate::memory::space::{FaultAccess, Flags, Mapping, Space, write_back};
 use crate::sched::Budget;
 
 /// The cost of a fault, in units of a [`Budget`].
@@ -54,7 +54,18 @@ impl Space {
             linux::MADV_FREE => self.forget(range, Forgotten::Own).await,
             linux::MADV_DONTFORK => self.flag(range, Flags::NOT_INHERITED, true).await,
             linux::MADV_DOFORK => self.flag(range, Flags::NOT_INHERITED, false).await,
-            linux::MADV_WIPEONFORK => self.flag(range, Flags::WIPED_IN_CHILD, true).await,
+            linux::MADV_WIPEONFORK => {
+                self.each_part(range.clone(), |state, part| {
+                    let is_own = |mapping: &Mapping<Object>| {
+                        matches!(mapping.backing, Object::Anonymous(_))
+                            && !mapping.flags.contains(Flags::SHARED)
+                    };
+                    let is_all = state.mappings.overlapping(part).all(is_own);
+                    if is_all { Ok(()) } else { Err(Errno::EINVAL) }
+                })
+                .await?;
+                self.flag(range, Flags::WIPED_IN_CHILD, true).await
+            }
             linux::MADV_KEEPONFORK => self.flag(range, Flags::WIPED_IN_CHILD, false).await,
             linux::MADV_DONTDUMP => self.flag(range, Flags::NOT_DUMPED, true).await,
             linux::MADV_DODUMP => self.flag(range, Flags::NOT_DUMPED, false).await,
@@ -200,7 +211,7 @@ impl Space {
                     return Err(Errno::EINTR);
                 }
             }
-            self.fault(page, FaultAccess { write, execute: false }, is_dying).await?;
+            self.fault(page, FaultAccess { write, ..FaultAccess::default() }, is_dying).await?;
             page += if write && self.is_large_at(page) { LARGE_BYTES } else { PAGE_SIZE };
         }
         Ok(())

@@ -23,6 +23,8 @@ pub struct MappingView {
     pub object: Object,
     /// Where its pages are to come from.
     pub policy: MemoryPolicy,
+    /// The protection key of its pages.
+    pub key: u8,
 }
 
 impl From<&Mapping<Object>> for MappingView {
@@ -35,6 +37,7 @@ impl From<&Mapping<Object>> for MappingView {
             offset: mapping.offset,
             object: mapping.backing.clone(),
             policy: mapping.policy,
+            key: mapping.key,
         }
     }
 }
