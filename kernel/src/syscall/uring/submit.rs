@@ -308,14 +308,15 @@ fn is_satisfied(ring: &Uring, wait: CompletionWait) -> bool {
     ring.ready() >= wait.completions
 }
 
-/// Waits for completions.
+/// Waits for completions. As in Linux, a timeout that ends by itself ends the wait, however many are there.
 ///
 /// # Errors
 /// `ETIME`, `EINTR`, if there is none to take.
 async fn wait_for_completions(ring: &Uring, caller: &Caller, wait: CompletionWait) -> Result<(), Errno> {
+    let timeouts = ring.timeouts();
     let waited = until(caller, WaitKind::Interruptible, wait.deadline_ns, |watch| {
         ring.queue.watch(watch, Events::IN)?;
-        Ok(is_satisfied(ring, wait).then_some(()))
+        Ok((is_satisfied(ring, wait) || ring.timeouts() != timeouts).then_some(()))
     });
     match waited.await {
         Ok(Some(())) => Ok(()),
