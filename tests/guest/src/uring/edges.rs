@@ -142,7 +142,9 @@ const ANY: u64 = u32::MAX as u64;
 fn enter_registered(number: u32, submit: u32) -> Result<i64, Errno> {
     let flags = abi::IORING_ENTER_REGISTERED_RING | abi::IORING_ENTER_GETEVENTS;
     // SAFETY: no address is passed.
-    Errno::result(unsafe { libc::syscall(libc::SYS_io_uring_enter, number, submit, submit, flags, 0_usize, 0) })
+    Errno::result(unsafe {
+        libc::syscall(libc::SYS_io_uring_enter, number, submit, submit, flags, 0_usize, 0)
+    })
 }
 
 fn a_thread_registers_rings() -> Outcome {
@@ -195,7 +197,8 @@ fn a_poll_tells_each_event_before_its_end() -> Outcome {
     let (reader, writer) = pipe().or_fail()?;
     let ring = Ring::new(8)?;
     let multishot = abi::IORING_POLL_ADD_MULTI;
-    let poll = Sqe { op_flags: IN, len: multishot, ..Sqe::new(Op::IORING_OP_POLL_ADD, reader.as_raw_fd(), 1) };
+    let poll =
+        Sqe { op_flags: IN, len: multishot, ..Sqe::new(Op::IORING_OP_POLL_ADD, reader.as_raw_fd(), 1) };
     ring.submit(&[poll])?;
     for round in 0..3 {
         expect_eq!(write(&writer, b"x"), Ok(1));
