@@ -297,8 +297,8 @@ fn urgent_members_go_before_all_others() {
     assert_eq!(group.decide(third, 0, false, busy), Ruling::Calls("first", first));
 }
 
-/// A member that another processor has called and not yet got is ready all the same: nobody less urgent enters before it,
-/// and its equal does.
+/// A member that another processor has called and not yet got is ready all the same: nobody less urgent enters before
+/// it, and its equal does.
 #[test]
 fn nobody_less_urgent_enters_before_one_that_is_called_elsewhere() {
     for (level, ruling) in [(30, Ruling::Waits), (10, Ruling::Enters)] {

@@ -48,8 +48,8 @@ impl Thread {
         self.rings.0.lock().as_ref().and_then(|slots| slots[number].clone())
     }
 
-    /// Gives the registered rings up, at the thread's end and with a new program: one after the other, as each may be the
-    /// end of many files.
+    /// Gives the registered rings up, at the thread's end and with a new program: one after the other, as each may be
+    /// the end of many files.
     pub async fn leave_rings(&self) {
         let Some(rings) = self.rings.0.lock().take() else { return };
         for open in rings.into_iter().flatten() {

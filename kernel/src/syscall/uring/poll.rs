@@ -190,7 +190,7 @@ async fn wait_for_events(
         }
         let told = poll.registration.told(&active, &caller).await;
         if told.is_err() || is_cancelled(&active) {
-            // Events of many shots that came before are told of all the same. One shot ends once, and was promised to end so.
+            // Events of many shots that came before are told of all the same. One shot was promised to end so.
             let before = poll.registration.told_before(&poll.open, wanted);
             if let Ok(before) = before
                 && poll.is_multishot

@@ -43,7 +43,7 @@ fn list(call: &Call<'_>, address: usize, count: usize) -> TryResult<Vec<u8>> {
 /// Registers rings. The numbers that were chosen are written into the list.
 pub fn register(call: &Call<'_>, address: usize, count: usize) -> SyscallResult {
     let bytes = list(call, address, count)?;
-    // What the answers need is there before anything happens.
+    // The pages of the answers are there before anything happens.
     call.thread.space().probe_write(address, count * ELEMENT_BYTES)?;
     let (mut done, mut failed) = (0, None);
     for element in bytes.as_chunks().0 {

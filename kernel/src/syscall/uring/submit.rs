@@ -177,8 +177,9 @@ pub fn io_uring_enter(call: &mut Call<'_>) -> SyscallResult {
     if let Some(mask) = wait.and_then(|wait| wait.mask) {
         call.thread.set_blocked_for_wait(mask);
     }
-    // As in Linux, who asks for events has those requests go on first that have been woken, even if it waits for none. Where
-    // there is something to take, only polls count that have been told of something: two events would be one completion.
+    // As in Linux, who asks for events has those requests go on first that have been woken, even if it waits for none.
+    // Where there is something to take, only polls count that have been told of something: two events would be one
+    // completion otherwise.
     let waits_for_none = wait.is_some_and(|wait| wait.completions == 0);
     let has_none = || ring.ready() == 0 && !ring.has_more() && ring.has_requests();
     let lets_go_on = waits_for_none && (ring.has_told_polls() || has_none());
@@ -320,7 +321,7 @@ async fn wait_for_completions(ring: &Uring, caller: &Caller, wait: CompletionWai
     let timeouts = ring.timeouts();
     let waited = until(caller, WaitKind::Interruptible, wait.deadline_ns, |watch| {
         ring.queue.watch(watch, Events::IN)?;
-        // What is counted is in the ring after the flush.
+        // Timeouts counted here are in the ring after the flush.
         let has_fired = ring.timeouts() != timeouts;
         Ok((is_satisfied(ring, wait) || has_fired).then_some(()))
     });

@@ -116,7 +116,7 @@ fn growing_beyond_the_limit_is_no_signal() -> Outcome {
     Ok(())
 }
 
-/// Who waits for several completions returns with the first timeout that ends by itself.
+/// A wait for several completions is over with the first timeout that ends by itself.
 fn a_timeout_ends_a_wait_for_more() -> Outcome {
     let ring = Ring::new(8)?;
     let times = [[0_u64, 1_000_000], [1, 0]];
@@ -191,8 +191,8 @@ fn a_thread_registers_rings() -> Outcome {
     Ok(())
 }
 
-/// Events of a poll of many shots that a program asks for are completions of their own, and the last one comes before the
-/// end that is asked for after it.
+/// Events of a poll of many shots that a program asks for are completions of their own, and the last one comes before
+/// the end that is asked for after it.
 fn a_poll_tells_each_event_before_its_end() -> Outcome {
     let (reader, writer) = pipe().or_fail()?;
     let ring = Ring::new(8)?;
