@@ -465,6 +465,7 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     control_group::memory::follow(process, true);
     thread.set_namespaces(prepared.namespaces);
     process.drop_program_keys();
+    thread.leave_rings().await;
     thread.descriptors().close(process.pid, |close_on_exec| close_on_exec).await;
     crate::process::timers::clear(process, true);
     process.set_actions(prepared.actions);

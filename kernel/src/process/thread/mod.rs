@@ -8,6 +8,7 @@ mod ending;
 mod identity;
 mod registers;
 mod resources;
+mod rings;
 mod scheduling;
 mod signals;
 mod tracing;
@@ -47,6 +48,7 @@ pub struct Thread {
     accounting: accounting::ThreadAccounting,
     ending: ending::Ending,
     tracing: tracing::Tracing,
+    rings: rings::ThreadRings,
     /// rseq(2).
     pub restartable: RseqRegistration,
 }
@@ -97,6 +99,7 @@ impl Thread {
             accounting: accounting::ThreadAccounting::default(),
             ending: ending::Ending::default(),
             tracing: tracing::Tracing::default(),
+            rings: rings::ThreadRings::default(),
             restartable: RseqRegistration::new(),
         })?;
         if parts.key_rights != KeyRights::INITIAL {
