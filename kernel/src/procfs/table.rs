@@ -298,7 +298,12 @@ static PROCESS_ITEMS: &[Item] = &[
 ];
 
 static THREAD_ITEMS: &[Item] = &[
-    parts(b"children", process::children),
+    Item {
+        name: b"children",
+        permissions: 0o444,
+        what: What::Parts(process::children),
+        is_guarded: false,
+    },
     Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR), is_guarded: false },
     directory(b"fdinfo", What::Descriptors(&DESCRIPTOR_INFORMATION)),
     link(b"cwd", link::working),
