@@ -53,7 +53,7 @@ impl Drop for GroupKey {
     }
 }
 
-/// What can be read of a space's keys without its lock.
+/// The part of a space's keys that can be read without its lock.
 pub(super) struct KeysSeen {
     /// The key of the space's group; 0 for none.
     group: AtomicU8,
