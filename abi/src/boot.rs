@@ -42,8 +42,8 @@ pub const KEY_TSC: &str = "heddle.tsc";
 pub const KEY_STRACE: &str = "heddle.strace";
 
 /// `heddle.isolation=none|user|private|keys|direct`: which programs may reach one another's memory; `direct`: the
-/// kernel's, too, and calls take the place of system calls. Without it all may reach one another's, until a second set of
-/// credentials is in use.
+/// kernel's, too, and calls take the place of system calls. Without it all may reach one another's, until a second set
+/// of credentials is in use.
 pub const KEY_ISOLATION: &str = "heddle.isolation";
 
 /// `heddle.space-lock=ranges|one`: whether each address space has a range lock (the default) or, for comparison, one

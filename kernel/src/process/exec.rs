@@ -191,6 +191,7 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
     };
     let space = Space::new(kind)?;
     space.set_isolation(credential_set::of(&identity.credentials), thread.space().isolation());
+    space.begin_group();
     if !is_random {
         space.set_layout(SpaceLayout::FIXED);
     }
@@ -221,7 +222,7 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
     auxiliary.system_page = places.system as u64;
     auxiliary.process_pages = places.process as u64;
     let stack = build_stack(thread, &space, &request, auxiliary, program.image.executable_stack).await?;
-    space.begin_group(places.all()).await?;
+    space.key_memory(places.all()).await?;
     let mut context = fallible::try_box(UserContext::new_user())?;
     context.set_ip(entry);
     context.set_sp(stack.stack);

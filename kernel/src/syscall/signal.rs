@@ -184,7 +184,7 @@ fn take_frame(call: &mut Call<'_>) -> TryResult<()> {
     let words = user::read_words(&space, frame::frame_address(call.context))?;
     let mut context = call.context.clone();
     let restored = frame::restore(&mut context, &words);
-    // What the frame does not name is as at the start.
+    // Rights that the frame does not name are as at the start.
     let mut rights = space.first_rights();
     thread.with_float(|float| {
         if restored.float_address == 0 {

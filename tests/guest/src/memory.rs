@@ -244,8 +244,7 @@ fn faults() -> i64 {
     }
 }
 
-/// A file that is read in order costs a fault for sixteen pages at most, here fewer as the walk goes on. What is read
-/// here and there brings no more than that.
+/// A file that is read in order costs a fault for sixteen pages at most, here fewer as the walk goes on.
 fn a_mapped_file_comes_in_windows() -> Outcome {
     const PAGES: usize = 1024;
     let scratch = Scratch::new("windows")?;
@@ -334,7 +333,7 @@ fn remap_to_a_fixed_place_unmaps_what_is_too_much() -> Outcome {
     expect_eq!((load(place, PAGE), load(place, 3 * PAGE)), (1, 3));
     expect!(killed_by(Signal::SIGSEGV, || ignore(load(memory, 0)))?);
     expect!(killed_by(Signal::SIGSEGV, || ignore(load(memory, 2 * PAGE)))?);
-    // What is left is two mappings: an error, after both have gone that were in the way.
+    // Two mappings are left: an error, after both have gone that were in the way.
     let memory = map(4 * PAGE, RW, MapFlags::MAP_PRIVATE)?;
     let second = NonNull::new(at(memory, PAGE).cast()).ok_or("null")?;
     // SAFETY: likewise.

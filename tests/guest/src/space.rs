@@ -229,7 +229,7 @@ fn a_stray_pointer_into_another_program_faults() -> Outcome {
     let address = address.trim();
     let status = start(&["reach", address])?.wait().or_fail()?;
     expect_eq!(status.signal(), Some(libc::SIGSEGV));
-    // What stopped it was the key, and no wall: the word is there for who wants it.
+    // The key stopped it, and no wall: the word is there for a program that wants it.
     expect_eq!(ask(&["reach", address, "all"])?, format!("{HELD:#x}"));
     drop(holder.stdin.take());
     expect!(holder.wait().or_fail()?.success());

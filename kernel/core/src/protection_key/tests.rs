@@ -1,3 +1,5 @@
+//! Rights, keys given out, groups.
+
 use super::*;
 
 #[test]

@@ -168,7 +168,7 @@ pub fn restore(context: &mut UserContext, words: &[u64; FRAME_WORDS]) -> Restore
     }
 }
 
-/// Whether a frame's floating-point state, of which these are the first bytes, comes with the rights of protection keys.
+/// Whether a frame's floating-point state, of which these are the first bytes, comes with rights of protection keys.
 #[must_use]
 pub fn has_key_rights(state: &[u8]) -> bool {
     let word = |offset: usize| {

@@ -3,8 +3,8 @@
 //!
 //! A space remembers a few places where such a walk would go on, one for each of several parts of its addresses, so
 //! that threads that fill memory of their own do not disturb each other. The first faults of a walk bring one page
-//! each; from then on the number doubles. So what comes in vain is less than what was touched. Files that are mapped and
-//! read in order come in windows, which double as well: their pages are there, and cost an entry each.
+//! each; from then on the number doubles. So what comes in vain is less than what was touched. Files that are mapped
+//! and read in order come in windows, which double as well: their pages are there, and cost an entry each.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};

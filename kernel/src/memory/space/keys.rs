@@ -53,22 +53,26 @@ impl Drop for GroupKey {
     }
 }
 
-/// What can be read of a space's keys without its lock.
+/// The part of a space's keys that can be read without its lock.
 pub(super) struct KeysSeen {
     /// The key of the space's group; 0 for none.
     group: AtomicU8,
+    /// The key that its memory has, once the program has been loaded: until then the kernel stores there by the
+    /// program's addresses, with the rights of another.
+    memory: AtomicU8,
     /// Whether the program may have given keys to its memory.
     has_keys: AtomicBool,
 }
 
 impl KeysSeen {
     pub(super) const fn new() -> Self {
-        Self { group: AtomicU8::new(0), has_keys: AtomicBool::new(false) }
+        Self { group: AtomicU8::new(0), memory: AtomicU8::new(0), has_keys: AtomicBool::new(false) }
     }
 
     /// The same for a child.
     pub(super) fn copy(&self, parent: &Self) {
         self.group.store(parent.group.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.memory.store(parent.memory.load(Ordering::Relaxed), Ordering::Relaxed);
         self.has_keys.store(parent.has_keys.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
@@ -85,10 +89,16 @@ impl Space {
         self.keys.group.load(Ordering::Relaxed)
     }
 
+    /// The key of memory to which the program gives none.
+    #[must_use]
+    pub fn memory_key(&self) -> u8 {
+        self.keys.memory.load(Ordering::Relaxed)
+    }
+
     /// The rights with which a program starts here, and a signal handler.
     #[must_use]
     pub fn first_rights(&self) -> KeyRights {
-        match self.group_key() {
+        match self.memory_key() {
             0 => KeyRights::INITIAL,
             key => KeyRights::INITIAL.with(key, 0),
         }
@@ -135,23 +145,30 @@ impl Space {
         Some(key)
     }
 
-    /// Gives a new program a group of its own, if isolation tells it from others by keys and there is a key left. All
-    /// of its memory gets the key but `shared`, which other programs may look at.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub async fn begin_group(&self, shared: Range<usize>) -> Result<(), Errno> {
+    /// Gives a new program a group of its own, if isolation tells it from others by keys and there is a key left.
+    pub fn begin_group(&self) {
         if isolation::of_program(self.isolation()) != IsolationPolicy::Keys {
-            return Ok(());
+            return;
         }
-        let Some(group) = GroupKey::begin() else { return Ok(()) };
-        let key = group.0;
-        {
+        if let Some(group) = GroupKey::begin() {
+            self.keys.group.store(group.0, Ordering::Relaxed);
             let mut state = self.state.lock();
             state.group = Some(group);
             state.keys = SpaceKeys::beside_groups();
         }
-        self.keys.group.store(key, Ordering::Relaxed);
+    }
+
+    /// Gives all memory of a program that has been loaded the key of its group, if it has one, but for `shared`, which
+    /// other programs may look at.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub async fn key_memory(&self, shared: Range<usize>) -> Result<(), Errno> {
+        let key = self.group_key();
+        if key == 0 {
+            return Ok(());
+        }
+        self.keys.memory.store(key, Ordering::Relaxed);
         let all = self.range();
         let _guard = self.lock.lock(all.clone()).await?;
         for range in [all.start..shared.start, shared.end..all.end] {

@@ -217,7 +217,7 @@ impl Space {
             backing: request.object.clone(),
             offset: request.offset,
             policy: MemoryPolicy::DEFAULT,
-            key: request.key.unwrap_or_else(|| self.group_key()),
+            key: request.key.unwrap_or_else(|| self.memory_key()),
         });
         state.note_promises();
         Ok(range.start)
@@ -295,7 +295,7 @@ impl Space {
         if self.state.lock().mappings.len() + 2 > MAPPINGS_MAX {
             return Err(Errno::ENOMEM);
         }
-        let (group, execute_only) = (self.group_key(), self.state.lock().keys.execute_only());
+        let (group, execute_only) = (self.memory_key(), self.state.lock().keys.execute_only());
         let new_key = move |old| match key {
             KeyChange::Set(key) => key,
             KeyChange::Keep if Some(old) == execute_only => group,

@@ -215,7 +215,7 @@ impl Space {
         // All or nothing: what is filled is the reader's alone, and the rest of a record may become another's.
         // A page with a key of its own may be one that the reader has no right to.
         let is_missing =
-            |entry: Option<PageTableEntry>| entry.is_none_or(|entry| entry.key() != self.group_key());
+            |entry: Option<PageTableEntry>| entry.is_none_or(|entry| entry.key() != self.memory_key());
         if pages.step_by(PAGE_SIZE).any(|page| is_missing(self.root().look_to_store(page))) {
             return 0;
         }

@@ -115,7 +115,8 @@ impl Root {
         }
     }
 
-    /// Maps a large page with a protection key, to which the program may store. All of its addresses are locked, and their place is empty.
+    /// Maps a large page with a protection key, to which the program may store. All of its addresses are locked, and
+    /// their place is empty.
     ///
     /// # Errors
     /// `ENOMEM`.

@@ -120,8 +120,8 @@ fn handle(signal: i32, handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut li
     }
 }
 
-/// What happens to a child that loads from an address, or stores there: `None` if nothing does, or the code of the
-/// fault and the key that it names.
+/// The end of a child that loads from an address, or stores there: `None` if nothing happens, or the code of the fault
+/// and the key that it names.
 fn touch(address: usize, write: bool) -> Result<Option<(i32, i32)>, String> {
     let status = in_child(|| {
         TOUCHED.store(address, Ordering::Relaxed);
