@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::{general as linux, ioctl};
 
 use crate::call::Call;
@@ -24,6 +24,8 @@ use crate::wait::queue::{Events, WaitQueue, Watch};
 const CAPACITY: usize = 65_536;
 /// The most that an ordinary user may ask for, as `/proc/sys/fs/pipe-max-size`.
 pub const CAPACITY_LIMIT: usize = 1 << 20;
+/// The most that a program without privilege may ask for: `fs.pipe-max-size`.
+pub static CAPACITY_MAX: AtomicU32 = AtomicU32::new(CAPACITY_LIMIT as u32);
 /// Writes of up to this many bytes are never mixed with others.
 const ATOMIC_BYTES: usize = linux::PIPE_BUF as usize;
 

@@ -5,7 +5,7 @@ use crate::fs::fanotify;
 use crate::procfs::{
     Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth,
     StoreOwn, What, clocks, coroutines, ipc, keys, large_pages, link, mounts, namespace, net, net_class,
-    net_counts, net_settings, node, process, processor, settings, sockets, system, usage, users,
+    net_counts, net_settings, node, process, processor, settings, sockets, system, tunables, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -34,6 +34,11 @@ const fn guarded(name: &'static [u8], show: Show) -> Item {
 
 const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
     Item { name, permissions: 0o644, what: What::Writable(show, store), is_guarded: false }
+}
+
+/// One that only root reads.
+const fn closed(name: &'static [u8], show: Show, store: Store) -> Item {
+    Item { name, permissions: 0o600, what: What::Writable(show, store), is_guarded: false }
 }
 
 const fn controlled(name: &'static [u8], show: Show, store: StoreAs) -> Item {
@@ -159,19 +164,31 @@ static SYS_USER_ITEMS: &[Item] = &[
 ];
 
 static SYS_FS_ITEMS: &[Item] = &[
-    text(b"aio-max-nr", system::aio_limit),
+    writable(b"aio-max-nr", tunables::aio_requests, tunables::set_aio_requests),
     text(b"aio-nr", system::aio_requests),
     writable(b"dir-notify-enable", settings::owners_are_told, settings::set_owners_are_told),
     directory(b"fanotify", What::Directory(SYS_FANOTIFY_ITEMS)),
     text(b"file-max", system::file_limit),
+    directory(b"inotify", What::Directory(SYS_INOTIFY_ITEMS)),
     writable(b"lease-break-time", settings::lease_time, settings::set_lease_time),
     writable(b"leases-enable", settings::leases, settings::set_leases),
     text(b"mount-max", mounts::limit),
     directory(b"mqueue", What::Directory(SYS_QUEUE_ITEMS)),
-    text(b"nr_open", system::descriptor_limit),
+    writable(b"nr_open", tunables::descriptors, tunables::set_descriptors),
     text(b"overflowgid", settings::overflow_id),
     text(b"overflowuid", settings::overflow_id),
-    text(b"pipe-max-size", system::pipe_limit),
+    writable(b"pipe-max-size", tunables::pipe_size, tunables::set_pipe_size),
+    closed(b"protected_fifos", tunables::fifos, tunables::set_fifos),
+    closed(b"protected_hardlinks", tunables::hard_links, tunables::set_hard_links),
+    closed(b"protected_regular", tunables::regular_files, tunables::set_regular_files),
+    closed(b"protected_symlinks", tunables::symbolic_links, tunables::set_symbolic_links),
+    writable(b"suid_dumpable", tunables::closed_dumpable, tunables::set_closed_dumpable),
+];
+
+static SYS_INOTIFY_ITEMS: &[Item] = &[
+    writable(b"max_queued_events", tunables::inotify_events, tunables::set_inotify_events),
+    writable(b"max_user_instances", tunables::inotify_instances, tunables::set_inotify_instances),
+    writable(b"max_user_watches", tunables::inotify_marks, tunables::set_inotify_marks),
 ];
 
 static SYS_FANOTIFY_ITEMS: &[Item] = &[
@@ -189,10 +206,11 @@ static SYS_QUEUE_ITEMS: &[Item] = &[
 ];
 
 static SYS_KERNEL_ITEMS: &[Item] = &[
+    text(b"arch", tunables::machine),
     text(b"cap_last_cap", system::last_capability),
     writable(b"core_pattern", system::core_pattern, system::set_core_pattern),
     writable(b"core_uses_pid", system::core_uses_pid, system::set_core_uses_pid),
-    text(b"dmesg_restrict", settings::yes),
+    writable(b"dmesg_restrict", tunables::log_is_restricted, tunables::set_log_is_restricted),
     writable_own(b"domainname", settings::domain, settings::set_domain),
     writable_own(b"hostname", settings::host, settings::set_host),
     directory(b"keys", What::Directory(SYS_KEYS_ITEMS)),
@@ -209,9 +227,13 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     text(b"perf_event_max_sample_rate", settings::sample_rate),
     text(b"perf_event_mlock_kb", settings::sample_memory),
     writable(b"perf_event_paranoid", settings::paranoia, settings::set_paranoia),
-    text(b"pid_max", system::pid_limit),
+    writable(b"pid_max", tunables::pid_max, tunables::set_pid_max),
     text(b"printk", settings::message_levels),
-    text(b"randomize_va_space", settings::randomization),
+    directory(b"pty", What::Directory(SYS_PTY_ITEMS)),
+    writable(b"randomize_va_space", tunables::randomization, tunables::set_randomization),
+    text(b"sched_rt_period_us", tunables::realtime_period),
+    writable(b"sched_rt_runtime_us", tunables::realtime_share, tunables::set_realtime_share),
+    directory(b"seccomp", What::Directory(SYS_SECCOMP_ITEMS)),
     writable_own(b"sem", ipc::show_sem, ipc::set_sem),
     writable_own(b"sem_next_id", ipc::show_sem_next_id, ipc::set_sem_next_id),
     writable_own(b"shm_next_id", ipc::show_shm_next_id, ipc::set_shm_next_id),
@@ -219,7 +241,8 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     writable_own(b"shmmax", ipc::show_shmmax, ipc::set_shmmax),
     writable_own(b"shmmni", ipc::show_shmmni, ipc::set_shmmni),
     writable(b"tainted", settings::tainted, settings::set_tainted),
-    text(b"threads-max", system::thread_limit),
+    writable(b"threads-max", tunables::threads_max, tunables::set_threads_max),
+    writable(b"unprivileged_userns_clone", tunables::users_made_by_all, tunables::set_users_made_by_all),
     text(b"version", system::os_version),
     directory(b"random", What::Directory(SYS_RANDOM_ITEMS)),
 ];
@@ -231,11 +254,28 @@ static SYS_KEYS_ITEMS: &[Item] = &[
     writable(b"root_maxkeys", settings::root_keys, settings::set_root_keys),
 ];
 
-static SYS_RANDOM_ITEMS: &[Item] = &[text(b"boot_id", system::boot_id), text(b"uuid", system::uuid)];
+static SYS_PTY_ITEMS: &[Item] =
+    &[writable(b"max", tunables::terminals, tunables::set_terminals), text(b"nr", tunables::terminals_open)];
+
+static SYS_SECCOMP_ITEMS: &[Item] = &[text(b"actions_avail", tunables::filter_actions)];
+
+static SYS_RANDOM_ITEMS: &[Item] = &[
+    text(b"boot_id", system::boot_id),
+    text(b"entropy_avail", tunables::pool_bits),
+    text(b"poolsize", tunables::pool_bits),
+    text(b"uuid", system::uuid),
+];
 
 static SYS_VM_ITEMS: &[Item] = &[
-    text(b"max_map_count", system::mapping_limit),
+    Item {
+        name: b"drop_caches",
+        permissions: 0o200,
+        what: What::Writable(system::nothing, tunables::drop_caches),
+        is_guarded: false,
+    },
+    writable(b"max_map_count", tunables::mappings, tunables::set_mappings),
     text(b"mmap_min_addr", system::lowest_address),
+    writable(b"overcommit_kbytes", tunables::overcommit_kib, tunables::set_overcommit_kib),
     writable(b"overcommit_memory", system::overcommit, system::set_overcommit),
     writable(b"overcommit_ratio", system::overcommit_ratio, system::set_overcommit_ratio),
 ];

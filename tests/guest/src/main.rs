@@ -80,6 +80,7 @@ mod terminal;
 mod thread;
 mod time;
 mod trace;
+mod tunables;
 mod urgency;
 mod uring;
 mod usage;
@@ -203,6 +204,7 @@ const FAMILIES: &[&[Test]] = &[
     socket_options::TESTS,
     arguments::TESTS,
     aio::TESTS,
+    tunables::TESTS,
     uring::TESTS,
     uring::EDGE_TESTS,
     uring::FEATURE_TESTS,

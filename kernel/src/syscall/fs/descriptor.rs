@@ -8,7 +8,7 @@ use crate::arch::time::now_ns;
 use crate::call::caller::{Caller, carry_out};
 use crate::error::Errno;
 use crate::fs::descriptor::CLOSE_COST;
-use crate::fs::pipe::{CAPACITY_LIMIT, PipeEnd};
+use crate::fs::pipe::{CAPACITY_MAX, PipeEnd};
 use crate::fs::{DescriptorTable, FileType, OpenFile, StatusFlags, downcast};
 use crate::net::inet::InetSocket;
 use crate::process::io_signal;
@@ -201,7 +201,7 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
                 return Err(Errno::EINVAL.into());
             }
             let is_free = call.thread.credentials().is_capable(linux::CAP_SYS_RESOURCE);
-            if argument > CAPACITY_LIMIT && !is_free {
+            if argument > CAPACITY_MAX.load(Ordering::Relaxed) as usize && !is_free {
                 return Err(Errno::EPERM.into());
             }
             pipe.set_capacity(argument)?
