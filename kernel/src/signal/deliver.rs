@@ -9,7 +9,7 @@ use linux_raw_sys::general as linux;
 use crate::arch::{FloatState, UserContext, signal as frame};
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
-use crate::process::control_group::freeze;
+use crate::process::control_group::{bandwidth, freeze};
 use crate::process::{ExitStatus, Thread, executor, rseq};
 use crate::sched;
 use crate::signal::{PendingWork, fault, stop, trace};
@@ -95,6 +95,11 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
         if work.contains(PendingWork::FROZEN) {
             rseq::leaves_program(thread);
             freeze::wait(thread).await;
+            continue;
+        }
+        if work.contains(PendingWork::THROTTLED) {
+            rseq::leaves_program(thread);
+            bandwidth::wait(thread).await;
             continue;
         }
         if !work.contains(PendingWork::SIGNAL) {
