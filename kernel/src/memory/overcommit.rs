@@ -88,7 +88,7 @@ pub fn promised() -> usize {
 /// `ENOMEM`.
 pub fn check(bytes: usize) -> Result<(), Errno> {
     let frames = frame::total_frames();
-    let max = limit_bytes(frames);
+    let max = if is_limited() { limit_bytes(frames) } else { 0 };
     if bytes == 0 || mode().allows(bytes, promised(), frames * PAGE_SIZE, max) {
         Ok(())
     } else {

@@ -24,6 +24,7 @@ mod page_map;
 mod process;
 mod processor;
 mod rules;
+mod setting_names;
 mod settings;
 mod sockets;
 mod system;
@@ -401,6 +402,10 @@ impl Inode for ProcNode {
         let mut metadata = self.metadata();
         if self.subject.is_setting && self.kind() == FileType::Regular {
             metadata.permissions |= FIXED;
+            // Whoever has the capability where they are: see `users::check_open`.
+            if matches!(self.item.what, What::WritableSeen(..)) {
+                metadata.permissions |= 0o666;
+            }
         }
         metadata
     }

@@ -2,21 +2,34 @@
 //! would change nothing here is absent, or can only be read.
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::{aio_share, inotify, pipe, protection};
 use crate::memory::{frame, overcommit, reclaim};
-use crate::process::{self, exec, table, user_namespace};
+use crate::process::{self, Credentials, exec, table, user_namespace};
 use crate::procfs::{Subject, Text};
+use crate::syscall::process::machine::LOG_IS_RESTRICTED;
 use crate::tty::pty;
-use crate::{memory, sched, syscall};
+use crate::{memory, sched};
 
 type Shown = Result<(), Errno>;
 
-/// The first word that a program writes, as a number.
-fn number<T: core::str::FromStr>(bytes: &[u8]) -> Result<T, Errno> {
+/// The first word that a program writes, as a number, whose beginning says whether it is hexadecimal or octal.
+fn number<T: TryFrom<i64>>(bytes: &[u8]) -> Result<T, Errno> {
     let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
-    text.split_ascii_whitespace().next().ok_or(Errno::EINVAL)?.parse().map_err(|_| Errno::EINVAL)
+    let word = text.split_ascii_whitespace().next().ok_or(Errno::EINVAL)?;
+    let (is_negative, digits) = word.strip_prefix('-').map_or((false, word), |digits| (true, digits));
+    let (digits, base) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if digits.len() > 1 && digits.starts_with('0') => (digits, 8),
+        None => (digits, 10),
+    };
+    if digits.starts_with(['+', '-']) {
+        return Err(Errno::EINVAL);
+    }
+    let number = i64::from_str_radix(digits, base).map_err(|_| Errno::EINVAL)?;
+    T::try_from(if is_negative { -number } else { number }).map_err(|_| Errno::EINVAL)
 }
 
 fn set(place: &AtomicU32, bytes: &[u8], least: u32, most: u32) -> Shown {
@@ -52,7 +65,6 @@ tunables! {
     pid_max set_pid_max table::PID_MAX, table::PID_MAX_LEAST, table::PID_LIMIT as u32;
     threads_max set_threads_max table::THREADS_MAX, 1, table::PID_LIMIT as u32;
     randomization set_randomization exec::RANDOMIZATION, 0, 2;
-    log_is_restricted set_log_is_restricted syscall::process::machine::LOG_IS_RESTRICTED, 0, 1;
     terminals set_terminals pty::TERMINALS_MAX, 0, pty::LIMIT as u32;
     users_made_by_all set_users_made_by_all user_namespace::MADE_BY_ALL, 0, 1;
     descriptors set_descriptors process::DESCRIPTORS_MAX, DESCRIPTORS_LEAST, process::ResourceLimit::OPEN_FILES_MAX as u32;
@@ -60,12 +72,26 @@ tunables! {
     inotify_events set_inotify_events inotify::QUEUE_MAX, 0, MOST;
     inotify_instances set_inotify_instances inotify::INSTANCES_MAX, 0, MOST;
     inotify_marks set_inotify_marks inotify::MARKS_MAX, 0, MOST;
+    pipe_pages set_pipe_pages pipe::PAGES_SOFT, 0, MOST;
+    pipe_pages_hard set_pipe_pages_hard pipe::PAGES_HARD, 0, MOST;
     hard_links set_hard_links protection::HARD_LINKS, 0, 1;
     symbolic_links set_symbolic_links protection::SYMBOLIC_LINKS, 0, 1;
     fifos set_fifos protection::FIFOS, 0, 2;
     regular_files set_regular_files protection::REGULAR, 0, 2;
     closed_dumpable set_closed_dumpable process::CLOSED_DUMPABLE, 0, 1;
     mappings set_mappings memory::space::MAPPINGS_MAX, 0, MAPPINGS_MOST;
+}
+
+pub fn log_is_restricted(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", LOG_IS_RESTRICTED.load(Ordering::Relaxed)))
+}
+
+/// The owner of the file needs the capability as well: others may read the log then.
+pub fn set_log_is_restricted(_: &Subject, who: &Credentials, bytes: &[u8]) -> Shown {
+    if !who.is_capable(linux::CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    set(&LOG_IS_RESTRICTED, bytes, 0, 1)
 }
 
 pub fn terminals_open(_: &Subject, text: &mut Text) -> Shown {
@@ -96,21 +122,21 @@ pub fn realtime_period(_: &Subject, text: &mut Text) -> Shown {
 
 pub fn realtime_share(_: &Subject, text: &mut Text) -> Shown {
     match sched::realtime_share_ns() {
-        (share, window) if share == window => text.bytes(b"-1\n"),
+        (u64::MAX, _) => text.bytes(b"-1\n"),
         (share, _) => text.line(format_args!("{}\n", share / NS_PER_US)),
     }
 }
 
-/// The whole window and -1 both stand for no limit.
+/// -1 stands for no limit, as the whole window does.
 pub fn set_realtime_share(_: &Subject, bytes: &[u8]) -> Shown {
     let window = sched::realtime_share_ns().1;
     let share = match number::<i64>(bytes)? {
-        -1 => window,
+        -1 => u64::MAX,
         share => {
             u64::try_from(share).ok().and_then(|share| share.checked_mul(NS_PER_US)).ok_or(Errno::EINVAL)?
         }
     };
-    if share > window {
+    if share > window && share != u64::MAX {
         return Err(Errno::EINVAL);
     }
     sched::set_realtime_share_ns(share);

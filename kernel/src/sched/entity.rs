@@ -26,9 +26,9 @@ pub fn realtime_share_ns() -> (u64, u64) {
     (REALTIME_SHARE_NS.load(Ordering::Relaxed), REALTIME_WINDOW_NS)
 }
 
-/// Changes that, to no more than a whole window, which stands for no limit.
+/// Changes that; a whole window and more stand for no limit.
 pub fn set_realtime_share_ns(share_ns: u64) {
-    REALTIME_SHARE_NS.store(share_ns.min(REALTIME_WINDOW_NS), Ordering::Relaxed);
+    REALTIME_SHARE_NS.store(share_ns, Ordering::Relaxed);
 }
 
 /// Time that the realtime threads of a CPU have used in the current window.
@@ -45,7 +45,7 @@ static WINDOWS: [RealtimeWindow; MAX_CPUS] =
 fn realtime_left_ns(cpu: usize, now_ns: u64) -> u64 {
     let window = &WINDOWS[cpu];
     let share_ns = REALTIME_SHARE_NS.load(Ordering::Relaxed);
-    if share_ns == REALTIME_WINDOW_NS {
+    if share_ns >= REALTIME_WINDOW_NS {
         return u64::MAX;
     }
     if now_ns.saturating_sub(window.start_ns.load(Ordering::Relaxed)) >= REALTIME_WINDOW_NS {

@@ -29,6 +29,7 @@ mod extended;
 mod fanotify;
 mod file;
 mod file_signals;
+mod file_tunables;
 mod fuse;
 mod inet;
 mod inheritance;
@@ -205,6 +206,7 @@ const FAMILIES: &[&[Test]] = &[
     arguments::TESTS,
     aio::TESTS,
     tunables::TESTS,
+    file_tunables::TESTS,
     uring::TESTS,
     uring::EDGE_TESTS,
     uring::FEATURE_TESTS,

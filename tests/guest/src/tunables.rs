@@ -3,12 +3,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::FromRawFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::PermissionsExt;
 
 use nix::errno::Errno;
-use nix::sys::stat::Mode;
 use nix::sys::wait::WaitStatus;
-use nix::unistd::{Gid, Uid, mkfifo, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
 use crate::harness::{OrFail, Outcome, Scratch, in_child, own_path};
 use crate::{expect, expect_eq};
@@ -21,15 +20,9 @@ crate::tests! {
     the_log_is_open_to_all_or_not
     no_more_terminals_than_allowed
     users_make_no_namespaces_where_they_may_not
-    descriptors_have_a_highest_limit
-    contexts_have_requests_up_to_the_limit
     instances_of_a_user_are_limited
     marks_of_a_user_are_limited
     an_instance_overflows_at_its_limit
-    pipes_grow_to_the_limit
-    links_of_others_are_not_followed
-    files_of_others_are_not_reused
-    names_are_given_to_what_one_may_write
     programs_with_other_rights_are_closed_or_not
     mappings_are_limited
     promises_have_a_limit_in_bytes
@@ -37,15 +30,19 @@ crate::tests! {
     what_can_only_be_read_is_refused_to_root
     the_pool_is_full
     directories_move_without_saying_what_they_are
+    numbers_are_read_as_c_writes_them
+    changed_names_are_told_to_pollers
+    limits_of_a_user_namespace_are_its_roots
+    who_opens_the_log_has_the_capability
 }
 
-const USER: u32 = 12_345;
+pub const USER: u32 = 12_345;
 
 fn path(name: &str) -> String {
     format!("/proc/sys/{name}")
 }
 
-fn shown(name: &str) -> Result<String, String> {
+pub fn shown(name: &str) -> Result<String, String> {
     Ok(fs::read_to_string(path(name)).or_fail()?.trim_end().to_owned())
 }
 
@@ -54,13 +51,14 @@ fn write(name: &str, value: &str) -> Result<(), Errno> {
 }
 
 /// A file that has another value meanwhile.
-struct Changed {
+pub struct Changed {
     name: &'static str,
     before: String,
 }
 
 impl Changed {
-    fn to(name: &'static str, value: &str) -> Result<Self, String> {
+    /// Writes another value.
+    pub fn to(name: &'static str, value: &str) -> Result<Self, String> {
         let before = shown(name)?;
         write(name, value).or_fail()?;
         Ok(Self { name, before })
@@ -80,7 +78,7 @@ fn become_user() -> Result<(), Errno> {
 }
 
 /// The error that a user gets; 0 for none.
-fn as_user(body: impl FnOnce() -> Result<(), Errno>) -> Result<i32, String> {
+pub fn as_user(body: impl FnOnce() -> Result<(), Errno>) -> Result<i32, String> {
     let status = in_child(|| match become_user().and_then(|()| body()) {
         Ok(()) => 0,
         Err(error) => error as i32,
@@ -91,11 +89,11 @@ fn as_user(body: impl FnOnce() -> Result<(), Errno>) -> Result<i32, String> {
     }
 }
 
-fn last_error(result: libc::c_long) -> Result<libc::c_long, Errno> {
+pub fn last_error(result: libc::c_long) -> Result<libc::c_long, Errno> {
     Errno::result(result)
 }
 
-fn os(error: std::io::Error) -> Errno {
+pub fn os(error: std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
@@ -238,35 +236,6 @@ fn users_make_no_namespaces_where_they_may_not() -> Outcome {
     Ok(())
 }
 
-fn descriptors_have_a_highest_limit() -> Outcome {
-    let _changed = Changed::to("fs/nr_open", "8192")?;
-    for (hard, expected) in [(8192, 0), (8193, libc::EPERM)] {
-        let status = in_child(|| {
-            let limit = libc::rlimit { rlim_cur: 64, rlim_max: hard };
-            // SAFETY: the structure lives through the call.
-            let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-            if result == 0 { 0 } else { Errno::last_raw() }
-        })?;
-        expect!(matches!(status, WaitStatus::Exited(_, code) if code == expected));
-    }
-    Ok(())
-}
-
-fn contexts_have_requests_up_to_the_limit() -> Outcome {
-    let used: u64 = shown("fs/aio-nr")?.parse().or_fail()?;
-    let _changed = Changed::to("fs/aio-max-nr", &(used + 200).to_string())?;
-    let setup = |requests: u32| {
-        let mut context = 0_u64;
-        // SAFETY: the context's number lives through the call.
-        last_error(unsafe { libc::syscall(libc::SYS_io_setup, requests, &raw mut context) }).map(|_| context)
-    };
-    let context = setup(100).or_fail()?;
-    expect_eq!(setup(60_000).map(drop), Err(Errno::EAGAIN));
-    // SAFETY: the context is this test's.
-    last_error(unsafe { libc::syscall(libc::SYS_io_destroy, context) }).or_fail()?;
-    Ok(())
-}
-
 fn instance() -> Result<File, Errno> {
     // SAFETY: no argument is a pointer; the descriptor is new.
     Ok(unsafe { File::from_raw_fd(Errno::result(libc::inotify_init1(libc::IN_NONBLOCK))?) })
@@ -332,108 +301,6 @@ fn an_instance_overflows_at_its_limit() -> Outcome {
     }
     expect_eq!(masks.len(), 5);
     expect_eq!(masks[4], libc::IN_Q_OVERFLOW);
-    Ok(())
-}
-
-fn pipes_grow_to_the_limit() -> Outcome {
-    use std::os::fd::AsRawFd;
-    // Rounded up to a size that a pipe can have.
-    let _changed = Changed::to("fs/pipe-max-size", "70000")?;
-    expect_eq!(shown("fs/pipe-max-size")?, "131072");
-    let result = as_user(|| {
-        let (reader, _writer) = nix::unistd::pipe()?;
-        // SAFETY: no argument is a pointer.
-        let size = |size: i32| unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETPIPE_SZ, size) };
-        Errno::result(size(131_072))?;
-        if Errno::result(size(131_073)) == Err(Errno::EPERM) { Ok(()) } else { Err(Errno::EBADMSG) }
-    })?;
-    expect_eq!(result, 0);
-    Ok(())
-}
-
-/// A sticky directory to which everybody may write.
-fn common(name: &str) -> Result<Scratch, String> {
-    let scratch = Scratch::new(name)?;
-    fs::set_permissions(scratch.path(""), fs::Permissions::from_mode(0o1777)).or_fail()?;
-    Ok(scratch)
-}
-
-const OTHER: u32 = 23_456;
-
-fn links_of_others_are_not_followed() -> Outcome {
-    let scratch = common("links")?;
-    let (file, link, own) = (scratch.path("file"), scratch.path("link"), scratch.path("own"));
-    fs::write(&file, "text").or_fail()?;
-    symlink(&file, &link).or_fail()?;
-    symlink(&file, &own).or_fail()?;
-    std::os::unix::fs::lchown(&link, Some(OTHER), None).or_fail()?;
-    std::os::unix::fs::lchown(&own, Some(USER), None).or_fail()?;
-    let open = |path: &std::path::Path| File::open(path).map(drop).map_err(os);
-    let changed = Changed::to("fs/protected_symlinks", "1")?;
-    expect_eq!(as_user(|| open(&link))?, Errno::EACCES as i32);
-    expect_eq!(open(&link), Err(Errno::EACCES));
-    expect_eq!(as_user(|| open(&own))?, 0);
-    // Whoever owns the directory may lead others.
-    std::os::unix::fs::lchown(&link, Some(0), None).or_fail()?;
-    expect_eq!(as_user(|| open(&link))?, 0);
-    std::os::unix::fs::lchown(&link, Some(OTHER), None).or_fail()?;
-    // A link that is not the last of the path is followed.
-    let inner = scratch.path("inner");
-    symlink(scratch.path(""), &inner).or_fail()?;
-    std::os::unix::fs::lchown(&inner, Some(OTHER), None).or_fail()?;
-    expect_eq!(as_user(|| open(&inner.join("file")))?, 0);
-    drop(changed);
-    let _changed = Changed::to("fs/protected_symlinks", "0")?;
-    expect_eq!(as_user(|| open(&link))?, 0);
-    Ok(())
-}
-
-fn files_of_others_are_not_reused() -> Outcome {
-    let scratch = common("reuse")?;
-    let (file, fifo) = (scratch.path("file"), scratch.path("fifo"));
-    fs::write(&file, "text").or_fail()?;
-    mkfifo(&fifo, Mode::from_bits_truncate(0o666)).or_fail()?;
-    for path in [&file, &fifo] {
-        chown(path, Some(OTHER), None).or_fail()?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o666)).or_fail()?;
-    }
-    let open = |path: &std::path::Path, create: bool| {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(create).custom_flags(libc::O_NONBLOCK);
-        options.open(path).map(drop).map_err(os)
-    };
-    for (name, path) in [("fs/protected_regular", &file), ("fs/protected_fifos", &fifo)] {
-        for (value, mode, expected) in [
-            ("0", 0o1777, 0),
-            ("1", 0o1777, libc::EACCES),
-            ("1", 0o1775, 0),
-            ("2", 0o1775, libc::EACCES),
-            ("2", 0o755, 0),
-        ] {
-            let _changed = Changed::to(name, value)?;
-            fs::set_permissions(scratch.path(""), fs::Permissions::from_mode(mode)).or_fail()?;
-            expect_eq!((name, value, mode, as_user(|| open(path, true))?), (name, value, mode, expected));
-            expect_eq!(as_user(|| open(path, false))?, 0);
-        }
-    }
-    Ok(())
-}
-
-fn names_are_given_to_what_one_may_write() -> Outcome {
-    let scratch = common("names")?;
-    let file = scratch.path("file");
-    fs::write(&file, "text").or_fail()?;
-    let link = |name: &str| fs::hard_link(&file, scratch.path(name)).map_err(os);
-    let changed = Changed::to("fs/protected_hardlinks", "1")?;
-    expect_eq!(as_user(|| link("first"))?, Errno::EPERM as i32);
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).or_fail()?;
-    expect_eq!(as_user(|| link("second"))?, 0);
-    // A program that runs with its group's rights.
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o2676)).or_fail()?;
-    expect_eq!(as_user(|| link("third"))?, Errno::EPERM as i32);
-    drop(changed);
-    let _changed = Changed::to("fs/protected_hardlinks", "0")?;
-    expect_eq!(as_user(|| link("fourth"))?, 0);
     Ok(())
 }
 
@@ -556,5 +423,72 @@ fn directories_move_without_saying_what_they_are() -> Outcome {
     let expected =
         [libc::IN_MOVE_SELF, libc::IN_ATTRIB | libc::IN_ISDIR, libc::IN_DELETE_SELF, libc::IN_IGNORED];
     expect_eq!(masks, expected);
+    Ok(())
+}
+
+fn numbers_are_read_as_c_writes_them() -> Outcome {
+    let _changed = Changed::to("fs/inotify/max_queued_events", "0x100")?;
+    expect_eq!(shown("fs/inotify/max_queued_events")?, "256");
+    write("fs/inotify/max_queued_events", "010").or_fail()?;
+    expect_eq!(shown("fs/inotify/max_queued_events")?, "8");
+    expect_eq!(write("fs/inotify/max_queued_events", "+5"), Err(Errno::EINVAL));
+    let _changed = Changed::to("kernel/sched_rt_runtime_us", "1000000")?;
+    expect_eq!(shown("kernel/sched_rt_runtime_us")?, "1000000");
+    write("kernel/sched_rt_runtime_us", "-1").or_fail()?;
+    expect_eq!(shown("kernel/sched_rt_runtime_us")?, "-1");
+    Ok(())
+}
+
+fn changed_names_are_told_to_pollers() -> Outcome {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::fd::AsFd;
+    for name in ["kernel/hostname", "kernel/domainname"] {
+        let file = File::open(path(name)).or_fail()?;
+        let events = || {
+            let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLPRI)];
+            poll(&mut polled, PollTimeout::ZERO).or_fail()?;
+            Ok::<_, String>(polled[0].revents().unwrap_or(PollFlags::empty()))
+        };
+        expect_eq!(events()?, PollFlags::empty());
+        let changed = Changed::to(name, "another")?;
+        expect_eq!(events()?, PollFlags::POLLPRI | PollFlags::POLLERR);
+        expect_eq!(events()?, PollFlags::empty());
+        drop(changed);
+        expect_eq!(events()?, PollFlags::POLLPRI | PollFlags::POLLERR);
+    }
+    Ok(())
+}
+
+fn limits_of_a_user_namespace_are_its_roots() -> Outcome {
+    let name = "user/max_user_namespaces";
+    let result = as_user(|| {
+        if write(name, "5") != Err(Errno::EACCES) {
+            return Err(Errno::EBADMSG);
+        }
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER)?;
+        write(name, "0")?;
+        match nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER) {
+            Err(Errno::ENOSPC) => Ok(()),
+            other => other.and(Err(Errno::EBADMSG)),
+        }
+    })?;
+    expect_eq!(result, 0);
+    Ok(())
+}
+
+fn who_opens_the_log_has_the_capability() -> Outcome {
+    let before = shown("kernel/dmesg_restrict")?;
+    let status = in_child(|| {
+        let header = [0x2008_0522_u32, 0];
+        let data = [[0_u32; 3]; 2];
+        // SAFETY: both structures live during the call and have the sizes that this version has.
+        let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
+        if result != 0 {
+            return 100;
+        }
+        write("kernel/dmesg_restrict", "0").err().map_or(0, |error| error as i32)
+    })?;
+    let _ = write("kernel/dmesg_restrict", &before);
+    expect!(matches!(status, WaitStatus::Exited(_, libc::EPERM)));
     Ok(())
 }

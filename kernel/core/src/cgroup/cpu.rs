@@ -138,10 +138,14 @@ impl Period {
         self.seen_ns = None;
     }
 
-    /// The group has used so much since it was made. Returns whether it has to wait.
-    pub fn look(&mut self, used_ns: u64, now_ns: u64) -> bool {
+    /// The group has used so much since it was made, on so many processors. Returns whether it has to wait.
+    ///
+    /// The sum is not taken at one moment: a process that moves or ends meanwhile is missing, or there twice. So no
+    /// more counts than the processors have had since the last look.
+    pub fn look(&mut self, used_ns: u64, now_ns: u64, processors: u64) -> bool {
         let before = self.seen_ns.replace(used_ns).unwrap_or(used_ns);
-        let new_ns = used_ns.cast_signed().wrapping_sub(before.cast_signed());
+        let most_ns = now_ns.saturating_sub(self.looked_ns).saturating_mul(processors);
+        let new_ns = used_ns.saturating_sub(before).min(most_ns).try_into().unwrap_or(i64::MAX);
         if self.is_throttled {
             self.throttled_ns += now_ns.saturating_sub(self.looked_ns);
         }
@@ -183,11 +187,11 @@ mod tests {
         for (quota, look) in [(10, 5), (50, 5), (1, 5), (33, 7), (100, 5), (20, 300)] {
             let mut period = Period::UNLIMITED;
             period.change(Bandwidth { quota_us: Some(quota * 1000), period_us: 100_000 }, 0);
-            let (mut used, mut now, mut waits) = (7 * MS, 0, period.look(7 * MS, 0));
+            let (mut used, mut now, mut waits) = (7 * MS, 0, period.look(7 * MS, 0, 1));
             while now < 60_000 * MS {
                 now += look * MS;
                 used += if waits { 0 } else { look * MS };
-                waits = period.look(used, now);
+                waits = period.look(used, now, 1);
             }
             let (got, due) = ((used / MS - 7) as i64, (quota * 600) as i64);
             assert!((got - due).abs() <= (quota + look) as i64, "{quota}, {look}: {got} of {due}");
@@ -197,16 +201,29 @@ mod tests {
     }
 
     #[test]
+    fn a_sum_that_jumps_counts_as_far_as_it_can_be_true() {
+        const MS: u64 = 1_000_000;
+        let mut period = Period::UNLIMITED;
+        period.change(Bandwidth { quota_us: Some(50_000), period_us: 100_000 }, 0);
+        assert!(!period.look(0, 0, 1));
+        // A process with a long history was missing, and one that ends is there twice.
+        assert!(!period.look(1_000_000 * MS, 5 * MS, 1));
+        assert!(!period.look(1_003_000 * MS, 10 * MS, 1));
+        assert!(!period.look(1_000_000 * MS, 15 * MS, 1));
+        assert_eq!(period.left_ns, 40 * MS as i64);
+    }
+
+    #[test]
     fn idle_periods_do_not_count_nor_add_up() {
         let mut period = Period::UNLIMITED;
         period.change(Bandwidth { quota_us: Some(10_000), period_us: 100_000 }, 0);
-        assert!(!period.look(0, 0));
-        assert!(!period.look(0, 10_000_000_000));
+        assert!(!period.look(0, 0, 2));
+        assert!(!period.look(0, 10_000_000_000, 2));
         assert_eq!((period.periods, period.left_ns), (0, 10_000_000));
-        assert!(period.look(10_000_000, 10_000_000_001));
+        assert!(period.look(10_000_000, 10_010_000_000, 2));
         // Without a limit it goes on.
-        period.change(Bandwidth::NONE, 10_000_000_002);
-        assert!(!period.look(20_000_000, 10_000_000_003));
+        period.change(Bandwidth::NONE, 10_020_000_000);
+        assert!(!period.look(20_000_000, 10_030_000_000, 2));
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! its threads have [`PendingWork::THROTTLED`] and do not go back to their programs until a period begins in which there
 //! is something left. Calls that are under way go on and are not interrupted, as in Linux since it throttles at the same
 //! place. What was used beyond the quota is taken from the periods that follow, so that the looks being apart changes
-//! when a group stands still and not how much it gets. A thread without a limit pays nothing: no turn, switch or fork
-//! looks at more than before.
+//! when a group stands still and not how much it gets. Turns and switches look at nothing for this; a new thread of a
+//! group looks whether that stands still.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,6 +16,7 @@ use core::task::{Poll, Waker};
 use heddle_kernel_core::cgroup::cpu::{Bandwidth, Period};
 use heddle_kernel_core::fallible::push_reserved;
 
+use crate::arch;
 use crate::arch::time::now_ns;
 use crate::error::Errno;
 use crate::process::control_group::{ControlGroup, freeze};
@@ -27,6 +28,10 @@ use crate::time::sleep_until;
 
 /// How often the groups are looked at: Linux's slice of a quota.
 const LOOK_NS: u64 = 5_000_000;
+/// The cost of changing a thread's bits, in units of a [`Budget`].
+const FOLLOW_COST: u32 = 4;
+/// The most groups with a limit.
+const LIMITED_MAX: usize = 4096;
 
 /// The limit of a group.
 pub struct GroupBandwidth {
@@ -74,11 +79,14 @@ static LOOKER: SpinLock<Option<Waker>> = SpinLock::new(None);
 /// Gives a group another limit.
 ///
 /// # Errors
-/// `ENOMEM`.
+/// `ENOSPC` (too many groups have one), `ENOMEM`.
 pub fn set(group: &Arc<ControlGroup>, limit: Bandwidth) -> Result<(), Errno> {
     let own = &group.bandwidth;
     let mut limited = LIMITED.lock();
     if limit.quota_us.is_some() && !own.is_limited.load(Ordering::Relaxed) {
+        if limited.len() >= LIMITED_MAX {
+            return Err(Errno::ENOSPC);
+        }
         limited.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         push_reserved(&mut limited, group.clone());
         own.period.lock().forget();
@@ -145,7 +153,7 @@ pub async fn keep() {
         wait_until_limited().await;
         let start_ns = now_ns();
         look().await;
-        forget();
+        forget().await;
         // Many processes make the looks rarer: a tenth of the time at most.
         let now = now_ns();
         sleep_until(now + LOOK_NS.max((now - start_ns).saturating_mul(9))).await;
@@ -172,7 +180,7 @@ async fn look() {
         budget.step(1).await;
         let own = &group.bandwidth;
         let used_ns = group.used_ns() + own.sum_ns.load(Ordering::Relaxed);
-        let is_throttled = own.period.lock().look(used_ns, now_ns());
+        let is_throttled = own.period.lock().look(used_ns, now_ns(), arch::cpu::count() as u64);
         has_changed |= own.is_throttled.swap(is_throttled, Ordering::AcqRel) != is_throttled;
     }
     if !has_changed {
@@ -180,16 +188,19 @@ async fn look() {
     }
     for found in each_limited() {
         budget.step(1).await;
-        if let Some((process, _)) = found {
-            freeze::follow(&process);
+        let Some((process, _)) = found else { continue };
+        for thread in process.threads() {
+            budget.step(FOLLOW_COST).await;
+            freeze::follow_one(&process, &thread);
         }
     }
 }
 
 /// Takes groups off the list that have no limit any more, and let their threads go on, or are gone.
-fn forget() {
-    let mut index = 0;
+async fn forget() {
+    let (mut index, mut budget) = (0, Budget::new());
     loop {
+        budget.step(1).await;
         let mut limited = LIMITED.lock();
         let Some(group) = limited.get(index) else { return };
         let own = &group.bandwidth;

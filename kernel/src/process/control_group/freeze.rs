@@ -66,25 +66,30 @@ fn reasons(process: &Process) -> PendingWork {
 pub fn follow(process: &Arc<Process>) -> bool {
     let mut has_changed = false;
     for thread in process.threads() {
-        let before = thread.work() & REASONS;
-        let mut must = reasons(process);
-        loop {
-            thread.add_work(must);
-            thread.remove_work(REASONS - must);
-            // Somebody may have moved or thawed it meanwhile, whose look at the bits came before: the last looks again.
-            fence(Ordering::SeqCst);
-            let now = reasons(process);
-            if now == must {
-                break;
-            }
-            must = now;
-        }
-        if !before.is_empty() || !must.is_empty() {
-            thread.kick();
-        }
-        has_changed |= must != before;
+        has_changed |= follow_one(process, &thread);
     }
     has_changed
+}
+
+/// The same for one of its threads.
+pub fn follow_one(process: &Process, thread: &Thread) -> bool {
+    let before = thread.work() & REASONS;
+    let mut must = reasons(process);
+    loop {
+        thread.add_work(must);
+        thread.remove_work(REASONS - must);
+        // Somebody may have moved or thawed it meanwhile, whose look at the bits came before: the last looks again.
+        fence(Ordering::SeqCst);
+        let now = reasons(process);
+        if now == must {
+            break;
+        }
+        must = now;
+    }
+    if !before.is_empty() || !must.is_empty() {
+        thread.kick();
+    }
+    must != before
 }
 
 /// A thread that has not run yet begins as its group says. The table is locked.

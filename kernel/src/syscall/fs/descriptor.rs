@@ -200,11 +200,12 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
             if argument > 1 << 31 {
                 return Err(Errno::EINVAL.into());
             }
-            let is_free = call.thread.credentials().is_capable(linux::CAP_SYS_RESOURCE);
+            let who = call.thread.credentials();
+            let is_free = who.is_capable(linux::CAP_SYS_RESOURCE);
             if argument > CAPACITY_MAX.load(Ordering::Relaxed) as usize && !is_free {
                 return Err(Errno::EPERM.into());
             }
-            pipe.set_capacity(argument)?
+            pipe.set_capacity(argument, &who)?
         }
         linux::F_GET_RW_HINT => {
             let hint = write_hint(&open).map_or(0, |hint| hint.load(Ordering::Relaxed));

@@ -20,6 +20,8 @@ crate::tests! {
     a_group_gets_its_quota_and_no_more
     a_limit_holds_for_those_below_and_those_that_end
     throttled_threads_can_be_killed_and_moved
+    a_limit_does_not_count_what_was_used_before
+    a_file_goes_with_its_controller_and_its_group
 }
 
 /// A group with the controller.
@@ -138,6 +140,9 @@ fn a_group_gets_its_quota_and_no_more() -> Outcome {
     expect!(used < passed * 2 / 5);
     expect!(value(group, "cpu.stat", "throttled_usec")? > 0);
     expect!(value(group, "cpu.stat", "nr_periods")? >= value(group, "cpu.stat", "nr_throttled")?);
+    // And no less: it goes on in each period.
+    let before = value(group, "cpu.stat", "usage_usec")?;
+    wait_for("the quotas", || Ok(value(group, "cpu.stat", "usage_usec")? > before + 100_000))?;
     // Without the limit they go on.
     put(group, "cpu.max", "max").or_fail()?;
     let before = value(group, "cpu.stat", "usage_usec")?;
@@ -170,6 +175,8 @@ fn a_limit_holds_for_those_below_and_those_that_end() -> Outcome {
     wait_for("throttled periods", || Ok(value(&hierarchy.group, "cpu.stat", "nr_throttled")? > 3))?;
     let (used, passed) = used_in_a_second(&hierarchy.group)?;
     expect!(used < passed * 2 / 5);
+    let before = value(&hierarchy.group, "cpu.stat", "usage_usec")?;
+    wait_for("the quotas", || Ok(value(&hierarchy.group, "cpu.stat", "usage_usec")? > before + 50_000))?;
     put(&inner, "cgroup.kill", "1").or_fail()?;
     waitpid(parent, None).or_fail()?;
     wait_for("an empty group", || Ok(text(&inner, "cgroup.procs")?.is_empty()))
@@ -192,4 +199,39 @@ fn throttled_threads_can_be_killed_and_moved() -> Outcome {
     let before = used()?;
     wait_for("time of the moved process", || Ok(used()? > before + 20))?;
     end(moved)
+}
+
+fn a_limit_does_not_count_what_was_used_before() -> Outcome {
+    let hierarchy = hierarchy("cpu-history")?;
+    put(&hierarchy.group, "cgroup.subtree_control", "+cpu").or_fail()?;
+    let (one, two) = (hierarchy.inner("one")?, hierarchy.inner("two")?);
+    // One has a limit already, so that somebody looks.
+    put(&one, "cpu.max", "10000 100000").or_fail()?;
+    let children = [computing(&one)?, computing(&two)?];
+    let used = || value(&two, "cpu.stat", "usage_usec");
+    wait_for("some time", || Ok(used()? > 1_000_000))?;
+    for _ in 0..20 {
+        put(&two, "cpu.max", "max").or_fail()?;
+        put(&two, "cpu.max", "5000 10000").or_fail()?;
+        let before = used()?;
+        wait_for("the quotas", || Ok(used()? > before + 15_000))?;
+    }
+    children.into_iter().try_for_each(end)
+}
+
+fn a_file_goes_with_its_controller_and_its_group() -> Outcome {
+    use std::io::Read;
+    let hierarchy = hierarchy("cpu-gone")?;
+    let group = &hierarchy.group;
+    let mut file = std::fs::File::open(group.join("cpu.max")).or_fail()?;
+    let directory = std::fs::File::open(group).or_fail()?;
+    put(&hierarchy.root, "cgroup.subtree_control", "-cpu").or_fail()?;
+    let mut text = String::new();
+    let error = |result: std::io::Result<usize>| result.err().and_then(|error| error.raw_os_error());
+    expect_eq!(error(file.read_to_string(&mut text)), Some(libc::ENODEV));
+    std::fs::remove_dir(group).or_fail()?;
+    let flags = nix::fcntl::OFlag::O_RDONLY;
+    let opened = nix::fcntl::openat(&directory, "cgroup.procs", flags, nix::sys::stat::Mode::empty());
+    expect_eq!(opened.map(drop), Err(Errno::ENOENT));
+    Ok(())
 }
