@@ -47,7 +47,7 @@ impl PipePages {
     /// Counts another number of pages. With a limit, it is `Err` if the user has more then, and nothing is changed.
     fn change(&mut self, pages: u32, limits: &[&AtomicU32]) -> Result<(), Errno> {
         let mut all = PAGES.lock();
-        let sum = (all.count(self.uid) - self.pages).saturating_add(pages);
+        let sum = all.count(self.uid).saturating_sub(self.pages).saturating_add(pages);
         let is_too_much = |limit: &&AtomicU32| (1..sum).contains(&limit.load(Ordering::Relaxed));
         if pages > self.pages && limits.iter().any(is_too_much) {
             return Err(Errno::EPERM);

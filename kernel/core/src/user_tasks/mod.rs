@@ -53,10 +53,13 @@ impl UserTasks {
     /// The user has so many more, whatever there may be.
     ///
     /// # Errors
-    /// There is no memory to count.
+    /// There is no memory to count, or no number for so many.
     pub fn add(&mut self, uid: u32, count: u32) -> Result<(), AllocError> {
         match self.find(uid) {
-            Ok(index) => self.users[index].1 = self.users[index].1.saturating_add(count),
+            Ok(index) => {
+                let sum = &mut self.users[index].1;
+                *sum = sum.checked_add(count).ok_or(AllocError)?;
+            }
             Err(_) if count == 0 => {}
             Err(index) => {
                 self.users.try_reserve(1).map_err(|_| AllocError)?;
