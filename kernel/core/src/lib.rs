@@ -3,6 +3,7 @@
 //! - [`acct`]: records of process accounting.
 //! - [`aio`]: control blocks of native asynchronous I/O, and the ring of their events.
 //! - [`call_place`]: where a system call in a program's text becomes a jump into the kernel.
+//! - [`call_uses`]: how often the places of such calls were used.
 //! - [`cgroup`]: the rules of control groups.
 //! - [`core_dump`]: the layout of core files, and their names.
 //! - [`decimal`]: the digits of a number.
@@ -55,6 +56,7 @@ extern crate alloc;
 pub mod acct;
 pub mod aio;
 pub mod call_place;
+pub mod call_uses;
 pub mod cgroup;
 pub mod core_dump;
 pub mod decimal;

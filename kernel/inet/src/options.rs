@@ -97,6 +97,12 @@ options! {
     multicast_ttl: AtomicU32 = 1;
     /// `IP_MULTICAST_LOOP`.
     multicast_loop: AtomicU32 = 1;
+    /// `IP_MULTICAST_IF`: the address, its first byte lowest.
+    multicast_address: AtomicU32 = 0;
+    /// `IPV6_MULTICAST_IF`: the interface's number.
+    multicast_interface: AtomicU32 = 0;
+    /// `SO_BINDTODEVICE`: the interface's number; 0 for none.
+    bound_interface: AtomicU32 = 0;
     /// `IPV6_UNICAST_HOPS`; -1 for the default.
     hops: AtomicI32 = -1;
     /// `IPV6_MULTICAST_HOPS`.

@@ -74,7 +74,7 @@ fn flags(text: &mut Text, space: &Space, mapping: &MappingView) -> Shown {
         (protection.contains(Protection::READ), "rd"),
         (protection.contains(Protection::WRITE), "wr"),
         (protection.contains(Protection::EXECUTE), "ex"),
-        (flags.contains(Flags::SHARED), "sh"),
+        (flags.contains(Flags::SHARED) && !flags.contains(Flags::NEVER_WRITABLE), "sh"),
         (true, "mr"),
         (!flags.contains(Flags::NEVER_WRITABLE), "mw"),
         (true, "me"),

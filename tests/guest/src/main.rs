@@ -61,6 +61,7 @@ mod preemption;
 mod privilege;
 mod process;
 mod procfs;
+mod procfs_ended;
 mod progress;
 mod pty;
 mod ranges;
@@ -170,6 +171,7 @@ const FAMILIES: &[&[Test]] = &[
     inet::again::TESTS,
     inet::counts::TESTS,
     inet::datagram::TESTS,
+    inet::interfaces::TESTS,
     inet::large::TESTS,
     inet::options::TESTS,
     inet::readiness::TESTS,
@@ -202,6 +204,7 @@ const FAMILIES: &[&[Test]] = &[
     cgroups::memory::TESTS,
     core_dump::TESTS,
     procfs::TESTS,
+    procfs_ended::TESTS,
     socket_options::TESTS,
     arguments::TESTS,
     aio::TESTS,

@@ -19,8 +19,10 @@ use crate::guest::Kernel;
 pub const PACKAGE: &str = "heddle-guest-tests";
 /// A hung test is ended by the program itself, and says so, after a minute.
 const QUIET_MAX: Duration = Duration::from_secs(150);
-/// The machine with the checking kernel, in which the long tier runs every test.
+/// The machine with the checking kernel.
 const CHECKING: &str = "heddle-checking";
+/// The machines with a part of the tests in which the long tier runs every test.
+const WHOLE_IN_LONG_TIER: [&str; 4] = [CHECKING, "heddle-direct", "heddle-direct-2", "heddle-direct-4"];
 /// The most machines for one list of tests.
 const MACHINES_MAX: usize = 16;
 
@@ -71,6 +73,10 @@ const DIRECT_FAMILIES: &[&str] = &[
     "pipe::",
 ];
 
+/// Of these, the ones in which several processors make a difference.
+const DIRECT_FAMILIES_ON_SEVERAL: &[&str] =
+    &["direct::", "thread::", "signal::", "delivery::", "preemption::"];
+
 const fn processor(name: &'static str, options: &'static [&'static str]) -> TestMachine {
     TestMachine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
 }
@@ -101,19 +107,19 @@ const MACHINES: [TestMachine; 22] = [
         name: "heddle-direct",
         kernel: Kernel::Heddle,
         options: &["--isolation", "direct"],
-        families: &[],
+        families: DIRECT_FAMILIES,
     },
     TestMachine {
         name: "heddle-direct-2",
         kernel: Kernel::Heddle,
         options: &["--isolation", "direct", "--smp", "2"],
-        families: DIRECT_FAMILIES,
+        families: DIRECT_FAMILIES_ON_SEVERAL,
     },
     TestMachine {
         name: "heddle-direct-4",
         kernel: Kernel::Heddle,
         options: &["--isolation", "direct", "--smp", "4"],
-        families: DIRECT_FAMILIES,
+        families: DIRECT_FAMILIES_ON_SEVERAL,
     },
     TestMachine {
         name: "heddle-8-cpus",
@@ -238,7 +244,7 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
     let is_chosen = |machine: &TestMachine, name: &String| {
         let families = machine.families;
         (families.is_empty()
-            || is_long && machine.name == CHECKING
+            || is_long && WHOLE_IN_LONG_TIER.contains(&machine.name)
             || families.iter().any(|family| name.starts_with(family)))
             && filter.is_none_or(|filter| format!("guest/{}/{name}", machine.name).contains(filter))
     };

@@ -3,7 +3,7 @@
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::fmt::{Result, Write};
 
-use crate::arch::x86_64::{cpu, float, mitigations};
+use crate::arch::x86_64::{cpu, float, mitigations, time};
 
 /// The names that Linux gives to the bits of a feature word; bits without a name are empty.
 type Names = [&'static str; 32];
@@ -151,10 +151,13 @@ pub fn describe(number: usize, text: &mut dyn Write) -> Result {
         text.write_str("unknown")?;
     }
     let (stepping, count, level) = (basic.eax & 0xf, cpu::count(), first.eax);
-    write!(text, "\nstepping\t: {stepping}\nphysical id\t: 0\nsiblings\t: {count}\ncore id\t\t: {number}\n")?;
+    let khz = time::frequency_hz() / 1000;
+    let (mhz, fraction) = (khz / 1000, khz % 1000);
+    write!(text, "\nstepping\t: {stepping}\ncpu MHz\t\t: {mhz}.{fraction:03}\nphysical id\t: 0\n")?;
+    write!(text, "siblings\t: {count}\ncore id\t\t: {number}\n")?;
     write!(
         text,
-        "cpu cores\t: {count}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: {level}\nwp\t\t: yes\n"
+        "cpu cores\t: {count}\napicid\t\t: {number}\ninitial apicid\t: {number}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: {level}\nwp\t\t: yes\n"
     )?;
     text.write_str("flags\t\t:")?;
     for (word, names) in features() {
@@ -167,11 +170,14 @@ pub fn describe(number: usize, text: &mut dyn Write) -> Result {
     for name in mitigations::bugs() {
         write!(text, " {name}")?;
     }
-    write!(text, "\nclflush size\t: {}\n", (basic.ebx >> 8 & 0xff) * 8)?;
+    // The time of an empty loop is taken for what the counter says, as where Linux knows the frequency.
+    let (loops, line) = (khz / 500, (basic.ebx >> 8 & 0xff) * 8);
+    let fraction = khz / 5 % 100;
+    write!(text, "\nbogomips\t: {loops}.{fraction:02}\nclflush size\t: {line}\ncache_alignment\t: {line}\n")?;
     if __cpuid(0x8000_0000).eax >= 0x8000_0008 {
         let sizes = __cpuid(0x8000_0008).eax;
         let (physical, virtual_bits) = (sizes & 0xff, sizes >> 8 & 0xff);
         writeln!(text, "address sizes\t: {physical} bits physical, {virtual_bits} bits virtual")?;
     }
-    text.write_str("\n")
+    text.write_str("power management:\n\n")
 }

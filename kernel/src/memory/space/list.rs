@@ -76,6 +76,12 @@ impl Space {
         self.state.lock().mappings.peak_bytes()
     }
 
+    /// Bytes of private writable mappings but stacks.
+    #[must_use]
+    pub fn data_bytes(&self) -> usize {
+        self.state.lock().mappings.totals().data
+    }
+
     /// How much of it is locked, in bytes.
     #[must_use]
     pub fn locked_bytes(&self) -> usize {

@@ -4,9 +4,11 @@ mod address;
 mod control;
 mod device;
 pub mod dhcp;
+mod interfaces;
 mod options;
 pub mod platform;
 pub mod settings;
+mod tcp_options;
 
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -323,7 +325,8 @@ impl ProtocolSocket for InetSocket {
             (net::AF_UNSPEC, _) => None,
             // One that has started a connection tells of that before it looks at an address.
             (_, Transport::Tcp(socket)) if socket.has_started() => Some(socket.peer()),
-            _ => Some(address::parse(address, self.is_v6)?),
+            (_, Transport::Tcp(_)) => Some(address::parse(address, self.is_v6)?),
+            _ => Some(address::parse_peer(address, self.is_v6, Options::is_on(&self.options().only_v6))?),
         };
         self.is_client.store(endpoint.is_some(), Ordering::Relaxed);
         match (&self.transport, endpoint) {

@@ -338,6 +338,9 @@ impl Operation for Accept {
         let mut room = [0; 4];
         if self.address != 0 {
             space.read_bytes(self.length_at, &mut room)?;
+            if i32::from_ne_bytes(room) < 0 {
+                return Err(Errno::EINVAL.into());
+            }
             space.probe_write(self.length_at, 4)?;
             space.probe_write(self.address, (u32::from_ne_bytes(room) as usize).min(ADDRESS_LIMIT))?;
         }
