@@ -88,6 +88,7 @@ fn initialize() -> Result<(), error::Errno> {
     sched::spawn(sched::Priority::KERNEL, process::load::keep())?;
     sched::spawn(sched::Priority::KERNEL, process::control_group::memory::enforce())?;
     sched::spawn(sched::Priority::KERNEL, process::control_group::cpu::keep())?;
+    sched::spawn(sched::Priority::KERNEL, process::control_group::bandwidth::keep())?;
     memory::reclaim::register(fs::drain_caches);
     memory::reclaim::register(net::namespace::drain);
     memory::reclaim::register(net::collector::collect);

@@ -6,6 +6,9 @@ use chacha20::rand_core::{Rng, SeedableRng};
 use crate::arch::cpu;
 use crate::sync::SpinLock;
 
+/// What programs are told of the pool, in bits: once it is filled it stays full, as in Linux.
+pub const POOL_BITS: u32 = 256;
+
 /// Made at first use; every call draws from it.
 static GENERATOR: SpinLock<Option<ChaCha20Rng>> = SpinLock::new(None);
 

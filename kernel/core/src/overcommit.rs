@@ -24,13 +24,13 @@ impl Mode {
     }
 
     /// Whether a request for so many bytes may be granted when `promised` have been, out of `total`, of which
-    /// `ratio` percent may be promised.
+    /// `max` may be promised.
     #[must_use]
-    pub fn allows(self, bytes: usize, promised: usize, total: usize, ratio: u32) -> bool {
+    pub fn allows(self, bytes: usize, promised: usize, total: usize, max: usize) -> bool {
         match self {
             Self::Heuristic => bytes <= total,
             Self::Always => true,
-            Self::Limited => promised.saturating_add(bytes) <= limit(total, ratio),
+            Self::Limited => promised.saturating_add(bytes) <= max,
         }
     }
 }

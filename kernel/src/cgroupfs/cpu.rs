@@ -1,10 +1,11 @@
 //! The files of the controller of processor time.
 
 use core::sync::atomic::Ordering;
-use heddle_kernel_core::cgroup::cpu::{Bandwidth, nice_of_weight, parse_weight, weight_of_nice};
+use heddle_kernel_core::cgroup::cpu::{nice_of_weight, parse_weight, weight_of_nice};
 
 use crate::cgroupfs::file::{Showing, WriteProgress, Writing};
 use crate::error::Errno;
+use crate::process::control_group::bandwidth;
 
 type Shown = Result<Option<u64>, Errno>;
 type Stored = Result<WriteProgress, Errno>;
@@ -34,14 +35,22 @@ pub(super) fn store_nice(writing: Writing<'_>) -> Stored {
     Ok(WriteProgress::Done)
 }
 
-/// No group has a limit on its time.
 pub(super) fn show_max(showing: &mut Showing<'_>) -> Shown {
-    showing.text.line(format_args!("{}\n", Bandwidth::NONE))?;
+    showing.text.line(format_args!("{}\n", showing.group.bandwidth.limit()))?;
     Ok(None)
 }
 
 pub(super) fn store_max(writing: Writing<'_>) -> Stored {
-    let limit = Bandwidth::NONE.changed(writing.text).ok_or(Errno::EINVAL)?;
-    // A limit would have no effect, so it is refused.
-    if limit == Bandwidth::NONE { Ok(WriteProgress::Done) } else { Err(Errno::EOPNOTSUPP) }
+    let limit = writing.group.bandwidth.limit().changed(writing.text).ok_or(Errno::EINVAL)?;
+    bandwidth::set(writing.group, limit)?;
+    Ok(WriteProgress::Done)
+}
+
+/// What `cpu.stat` says of the limit. No time is kept for bursts.
+pub(super) fn show_throttling(showing: &mut Showing<'_>) -> Result<(), Errno> {
+    let [periods, throttled, us] = showing.group.bandwidth.counts();
+    showing
+        .text
+        .line(format_args!("nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec {us}\n"))?;
+    showing.text.bytes(b"nr_bursts 0\nburst_usec 0\n")
 }

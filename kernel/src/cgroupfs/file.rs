@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch::cpu;
 use crate::cgroupfs::GroupNode;
+use crate::cgroupfs::table::GroupFile;
 use crate::error::{Errno, TryResult};
 use crate::fs::inode::{Inode, InodeChange, Metadata, Opening};
 use crate::fs::{File, FileType, IoBuffer, OpenFile};
@@ -109,13 +110,18 @@ impl GroupNode {
 }
 
 impl OpenGroupFile {
+    /// Checks whether the group is there, and has the controller of the file.
+    fn check_file(&self, file: &GroupFile) -> Result<(), Errno> {
+        let group = &self.node.group;
+        let is_there = !group.is_removed() && group.controllers().contains(file.controller);
+        if is_there { Ok(()) } else { Err(Errno::ENODEV) }
+    }
+
     /// The part that follows `before`, or the first.
     fn part(&self, before: Option<ShownPart>) -> Result<ShownPart, Errno> {
         let file = self.node.file.ok_or(Errno::EISDIR)?;
         let show = file.show.ok_or(Errno::EINVAL)?;
-        if self.node.group.is_removed() {
-            return Err(Errno::ENODEV);
-        }
+        self.check_file(file)?;
         let before = before.unwrap_or_default();
         let mut showing = Showing {
             group: &self.node.group,
@@ -233,10 +239,9 @@ impl File for OpenGroupFile {
 impl OpenGroupFile {
     fn store(&self, bytes: &[u8], writer: &Arc<Process>) -> Result<WriteProgress, Errno> {
         const KERNEL: &Credentials = &Credentials::ROOT;
-        let store = self.node.file.and_then(|file| file.store).ok_or(Errno::EINVAL)?;
-        if self.node.group.is_removed() {
-            return Err(Errno::ENODEV);
-        }
+        let file = self.node.file.ok_or(Errno::EINVAL)?;
+        let store = file.store.ok_or(Errno::EINVAL)?;
+        self.check_file(file)?;
         let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
         let mut walk = *self.walk.lock();
         let progress = store(Writing {

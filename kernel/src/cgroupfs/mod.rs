@@ -205,6 +205,9 @@ impl Inode for GroupNode {
         if self.file.is_some() {
             return Err(Errno::ENOTDIR);
         }
+        if self.group.is_removed() {
+            return Err(Errno::ENOENT);
+        }
         if let Some((_, file)) = self.files().find(|(_, file)| file.name == name) {
             return self.of_file(file)?.entry(Some(this.clone()));
         }

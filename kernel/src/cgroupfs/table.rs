@@ -388,5 +388,8 @@ fn write_usage(showing: &mut Showing<'_>, user: u64, system: u64) -> Result<Opti
     let (user, system) = (user / 1000, system / 1000);
     let usage = user + system;
     showing.text.line(format_args!("usage_usec {usage}\nuser_usec {user}\nsystem_usec {system}\n"))?;
+    if !showing.group.is_root() && showing.group.controllers().contains(Controllers::CPU) {
+        cpu::show_throttling(showing)?;
+    }
     Ok(None)
 }

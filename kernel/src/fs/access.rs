@@ -20,6 +20,9 @@ bitflags::bitflags! {
     }
 }
 
+/// Beside the permissions for a check: no capability gives more than they do.
+pub const FIXED: u32 = 1 << 31;
+
 /// Checks whether somebody may do all of `access` with a file.
 ///
 /// # Errors
@@ -58,7 +61,9 @@ pub fn check_bits(
         return Ok(());
     }
     let executable = metadata.kind == FileType::Directory || permissions & 0o111 != 0;
-    let overridden = if access.contains(Access::EXECUTE) && !executable {
+    let overridden = if permissions & FIXED != 0 {
+        false
+    } else if access.contains(Access::EXECUTE) && !executable {
         false
     } else if credentials.is_capable_over(metadata.uid, metadata.gid, linux::CAP_DAC_OVERRIDE) {
         true

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::error::Errno;
 
 /// The most requests of all contexts together, as Linux has it (`fs.aio-max-nr`).
-pub const REQUESTS_MAX: u32 = 65536;
+pub static REQUESTS_MAX: AtomicU32 = AtomicU32::new(65536);
 
 /// The requests that contexts were made for (`fs.aio-nr`).
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
@@ -24,8 +24,9 @@ impl RequestShare {
     /// # Errors
     /// `EAGAIN`: there are too many.
     pub fn take(requests: u32) -> Result<Self, Errno> {
+        let max = REQUESTS_MAX.load(Ordering::Relaxed);
         let taken = REQUESTS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| {
-            sum.checked_add(requests).filter(|&sum| sum <= REQUESTS_MAX)
+            sum.checked_add(requests).filter(|&sum| sum <= max)
         });
         taken.map(|_| Self(requests)).map_err(|_| Errno::EAGAIN)
     }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::call::Call;
@@ -17,11 +17,14 @@ use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 use heddle_kernel_core::fallible::{push_back_reserved, push_reserved};
+use heddle_kernel_core::user_tasks::UserTasks;
 
-/// The most events that wait in one instance, as in Linux.
-const QUEUE_LIMIT: usize = 16_384;
-/// The most marks of one instance.
-const MARKS_LIMIT: usize = 65_536;
+/// The most events that wait in an instance that is made now: `fs.inotify.max_queued_events`.
+pub static QUEUE_MAX: AtomicU32 = AtomicU32::new(16_384);
+/// The most marks of a user: `fs.inotify.max_user_watches`.
+pub static MARKS_MAX: AtomicU32 = AtomicU32::new(65_536);
+/// The most instances of a user: `fs.inotify.max_user_instances`.
+pub static INSTANCES_MAX: AtomicU32 = AtomicU32::new(128);
 /// `struct inotify_event` without the name.
 const HEADER: usize = size_of::<linux::inotify_event>();
 
@@ -44,25 +47,64 @@ impl Event {
     }
 }
 
+static INSTANCES: SpinLock<UserTasks> = SpinLock::new(UserTasks::new());
+static MARKS: SpinLock<UserTasks> = SpinLock::new(UserTasks::new());
+
+/// One of what is counted for a user.
+struct CountedForUser {
+    counts: &'static SpinLock<UserTasks>,
+    uid: u32,
+}
+
+impl CountedForUser {
+    /// One more for the user, who has fewer than `max`; `full` is the error for one who has as many.
+    fn enter(
+        counts: &'static SpinLock<UserTasks>,
+        uid: u32,
+        max: &AtomicU32,
+        full: Errno,
+    ) -> Result<Self, Errno> {
+        let max = max.load(Ordering::Relaxed).into();
+        if counts.lock().enter(uid, max)? { Ok(Self { counts, uid }) } else { Err(full) }
+    }
+}
+
+impl Drop for CountedForUser {
+    fn drop(&mut self) {
+        self.counts.lock().leave(self.uid);
+    }
+}
+
+/// A mark, and what it counts for its user.
+struct CountedMark {
+    mark: Arc<Mark>,
+    _count: CountedForUser,
+}
+
 struct WatchTable {
-    marks: Vec<Arc<Mark>>,
+    marks: Vec<CountedMark>,
     next: i32,
 }
 
 /// An instance.
 pub struct Inotify {
+    count: CountedForUser,
+    /// The most events that wait.
+    queue_max: usize,
     table: SpinLock<WatchTable>,
     events: SpinLock<VecDeque<Event>>,
     queue: WaitQueue,
 }
 
 impl Inotify {
-    /// An instance without marks.
+    /// An instance of a user, without marks.
     ///
     /// # Errors
-    /// `ENOMEM`.
-    pub fn new() -> Result<Arc<Self>, Errno> {
+    /// `EMFILE` (the user has as many as may be), `ENOMEM`.
+    pub fn new(uid: u32) -> Result<Arc<Self>, Errno> {
         fallible::try_arc(Self {
+            count: CountedForUser::enter(&INSTANCES, uid, &INSTANCES_MAX, Errno::EMFILE)?,
+            queue_max: QUEUE_MAX.load(Ordering::Relaxed) as usize,
             table: SpinLock::new(WatchTable { marks: Vec::new(), next: 1 }),
             events: SpinLock::new(VecDeque::new()),
             queue: WaitQueue::new(),
@@ -76,7 +118,7 @@ impl Inotify {
     pub fn add(self: &Arc<Self>, node: &Arc<dyn Inode>, mask: u32) -> Result<i32, Errno> {
         const KEPT: u32 = linux::IN_ALL_EVENTS | linux::IN_ONESHOT | linux::IN_EXCL_UNLINK;
         let mut table = self.table.lock();
-        if let Some(mark) = table.marks.iter().find(|mark| mark.is_on(node)) {
+        if let Some(mark) = table.marks.iter().map(|counted| &counted.mark).find(|mark| mark.is_on(node)) {
             if mask & linux::IN_MASK_CREATE != 0 {
                 return Err(Errno::EEXIST);
             }
@@ -84,14 +126,12 @@ impl Inotify {
             mark.mask.store(before | mask & KEPT, Ordering::Relaxed);
             return Ok(mark.number);
         }
-        if table.marks.len() >= MARKS_LIMIT {
-            return Err(Errno::ENOSPC);
-        }
+        let count = CountedForUser::enter(&MARKS, self.count.uid, &MARKS_MAX, Errno::ENOSPC)?;
         let number = table.next;
         table.marks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let mark = Mark::new(number, mask & KEPT, self, node)?;
         table.next = number.checked_add(1).ok_or(Errno::ENOSPC)?;
-        push_reserved(&mut table.marks, mark);
+        push_reserved(&mut table.marks, CountedMark { mark, _count: count });
         Ok(number)
     }
 
@@ -101,10 +141,11 @@ impl Inotify {
     /// `EINVAL`: there is none of this number.
     pub fn remove(&self, number: i32) -> Result<(), Errno> {
         let mut table = self.table.lock();
-        let place = table.marks.iter().position(|mark| mark.number == number).ok_or(Errno::EINVAL)?;
-        let mark = table.marks.remove(place);
+        let place =
+            table.marks.iter().position(|counted| counted.mark.number == number).ok_or(Errno::EINVAL)?;
+        let counted = table.marks.remove(place);
         drop(table);
-        mark.take_off();
+        counted.mark.take_off();
         self.push(number, linux::IN_IGNORED, 0, b"");
         Ok(())
     }
@@ -117,7 +158,7 @@ impl Inotify {
         if events.back().is_some_and(is_same) {
             return;
         }
-        let is_full = events.len() >= QUEUE_LIMIT;
+        let is_full = events.len() >= self.queue_max;
         let copy = if is_full { None } else { copy_name(name).ok() };
         let event = match copy {
             Some(name) => Event { number, mask, cookie, name },
@@ -190,8 +231,8 @@ impl File for Inotify {
 
     fn released(&self, _: &OpenFile) {
         loop {
-            let Some(mark) = self.table.lock().marks.pop() else { break };
-            mark.take_off();
+            let Some(counted) = self.table.lock().marks.pop() else { break };
+            counted.mark.take_off();
         }
     }
 }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::error::Errno;
 use crate::fs::dentry::{copy_name, moves};
 use crate::fs::inode::{FileType, LinkTarget, NAME_LIMIT};
-use crate::fs::{Dentry, Mount, Path, access};
+use crate::fs::{Dentry, Mount, Path, access, protection};
 use crate::process::{Credentials, Thread};
 use crate::sched::detour;
 
@@ -221,6 +221,9 @@ impl Walker<'_> {
             let is_forbidden = next.mount.flags() & linux_raw_sys::general::MS_NOSYMFOLLOW != 0;
             if links > SYMLINK_LIMIT || how.contains(LookupFlags::NO_SYMLINKS) || is_forbidden {
                 return Err(Errno::ELOOP);
+            }
+            if is_last {
+                protection::check_follow(&place, &*next.entry.node, self.credentials)?;
             }
             match next.entry.node.follow(self.thread)? {
                 LinkTarget::Text(target) if target.is_empty() => return Err(Errno::ENOENT),

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 
+use crate::call::Call;
 use crate::error::{Errno, TryResult};
 use crate::fs::inode::Opening;
 use crate::fs::{File, IoBuffer, OpenFile, devices};
@@ -27,6 +28,9 @@ const URANDOM: u32 = 9;
 const PIECE: usize = 256;
 const RANDOM_ATTEMPT: usize = 4096;
 
+/// `RNDGETENTCNT`, the request for how much randomness there is.
+const GET_POOL_BITS: u32 = 0x8004_5200;
+
 struct Device(u32);
 
 /// Makes them available to device nodes.
@@ -45,6 +49,14 @@ fn open(minor: u32, _: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
 }
 
 impl File for Device {
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
+        if request != GET_POOL_BITS || !matches!(self.0, RANDOM | URANDOM) {
+            return Err(Errno::ENOTTY.into());
+        }
+        call.thread.space().write_bytes(argument, &crate::random::POOL_BITS.to_ne_bytes())?;
+        Ok(0)
+    }
+
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if self.0 == NULL {
             return Ok(0);

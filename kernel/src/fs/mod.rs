@@ -37,6 +37,7 @@ pub mod offer;
 pub mod open;
 pub mod overlay;
 pub mod pipe;
+pub mod protection;
 pub mod range_lock;
 pub mod setup;
 pub mod share;

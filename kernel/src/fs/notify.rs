@@ -430,7 +430,10 @@ pub fn report_self(node: &Arc<dyn Inode>, event: u32) {
         fanotify::report_self(node, event);
     }
     if let Some(marks) = node.marks() {
-        marks.tell(with_kind(event, node.kind()), 0, b"", false);
+        // A move and the end of a directory itself never said that it is one.
+        let is_plain = matches!(event, linux::IN_MOVE_SELF | linux::IN_DELETE_SELF);
+        let event = if is_plain { event } else { with_kind(event, node.kind()) };
+        marks.tell(event, 0, b"", false);
     }
 }
 

@@ -3,7 +3,8 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use heddle_kernel_core::user_tasks::UserTasks;
 use linux_raw_sys::{general as linux, ioctl};
 
 use crate::call::Call;
@@ -24,6 +25,71 @@ use crate::wait::queue::{Events, WaitQueue, Watch};
 const CAPACITY: usize = 65_536;
 /// The most that an ordinary user may ask for, as `/proc/sys/fs/pipe-max-size`.
 pub const CAPACITY_LIMIT: usize = 1 << 20;
+/// The most that a program without privilege may ask for: `fs.pipe-max-size`.
+pub static CAPACITY_MAX: AtomicU32 = AtomicU32::new(CAPACITY_LIMIT as u32);
+/// The most pages of a user's pipes before further ones are small: `fs.pipe-user-pages-soft`, 0 for no limit. FIFOs
+/// don't count.
+pub static PAGES_SOFT: AtomicU32 = AtomicU32::new(16_384);
+/// The most before there are no further ones: `fs.pipe-user-pages-hard`.
+pub static PAGES_HARD: AtomicU32 = AtomicU32::new(0);
+/// The pages of a small one.
+const PAGES_SMALL: u32 = 2;
+const PAGE_BYTES: usize = 4096;
+static PAGES: SpinLock<UserTasks> = SpinLock::new(UserTasks::new());
+
+/// What a pipe counts for the user who made it: the pages that it may have.
+struct PipePages {
+    uid: u32,
+    pages: u32,
+}
+
+impl PipePages {
+    /// Counts another number of pages. With a limit, it is `Err` if the user has more then, and nothing is changed.
+    fn change(&mut self, pages: u32, limits: &[&AtomicU32]) -> Result<(), Errno> {
+        let mut all = PAGES.lock();
+        let sum = all.count(self.uid).saturating_sub(self.pages).saturating_add(pages);
+        let is_too_much = |limit: &&AtomicU32| (1..sum).contains(&limit.load(Ordering::Relaxed));
+        if pages > self.pages && limits.iter().any(is_too_much) {
+            return Err(Errno::EPERM);
+        }
+        all.add(self.uid, pages)?;
+        all.remove(self.uid, self.pages);
+        self.pages = pages;
+        Ok(())
+    }
+
+    /// The pages of a new pipe of somebody's.
+    fn new(who: &Credentials) -> Result<Self, Errno> {
+        let mut own = Self { uid: who.uid, pages: 0 };
+        let most = if who.is_capable(linux::CAP_SYS_RESOURCE) {
+            CAPACITY
+        } else {
+            CAPACITY.min(CAPACITY_MAX.load(Ordering::Relaxed) as usize)
+        };
+        let pages = (most / PAGE_BYTES) as u32;
+        if is_free(who) {
+            own.change(pages, &[])?;
+        } else if own.change(pages, &[&PAGES_SOFT, &PAGES_HARD]).is_err() {
+            own.change(PAGES_SMALL.min(pages), &[&PAGES_HARD]).map_err(|error| match error {
+                Errno::EPERM => Errno::ENFILE,
+                error => error,
+            })?;
+        }
+        Ok(own)
+    }
+}
+
+impl Drop for PipePages {
+    fn drop(&mut self) {
+        PAGES.lock().remove(self.uid, self.pages);
+    }
+}
+
+/// Whether somebody's pipes are not limited.
+fn is_free(who: &Credentials) -> bool {
+    who.is_capable(linux::CAP_SYS_RESOURCE) || who.is_capable(linux::CAP_SYS_ADMIN)
+}
+
 /// Writes of up to this many bytes are never mixed with others.
 const ATOMIC_BYTES: usize = linux::PIPE_BUF as usize;
 
@@ -40,6 +106,8 @@ pub struct Pipe {
 
 struct PipeState {
     bytes: ByteQueue,
+    /// Only of a pipe that is no FIFO.
+    pages: Option<PipePages>,
     offer: OfferPlace,
     readers: u32,
     writers: u32,
@@ -74,6 +142,7 @@ impl Pipe {
     pub fn new(named: bool) -> Result<Arc<Self>, Errno> {
         let state = PipeState {
             bytes: ByteQueue::new(CAPACITY),
+            pages: None,
             offer: OfferPlace::new(),
             readers: 0,
             writers: 0,
@@ -122,6 +191,12 @@ pub fn pair(credentials: &Credentials, flags: StatusFlags) -> Result<(Arc<OpenFi
     // Thirty-two bytes are enough for any number.
     let _ = write!(name, "pipe:[{}]", node.metadata().inode);
     let pipe = node.pipe()?;
+    let pages = PipePages::new(credentials)?;
+    {
+        let mut state = pipe.state.lock();
+        state.bytes.set_capacity(pages.pages as usize * PAGE_BYTES);
+        state.pages = Some(pages);
+    }
     let entry = Dentry::new(node, None, name.as_bytes())?;
     let place = Path { mount: mount.clone(), entry };
     let reader = pipe.open_end(StatusFlags::empty())?;
@@ -222,11 +297,21 @@ impl PipeEnd {
     ///
     /// # Errors
     /// `EBUSY`: it holds more.
-    pub fn set_capacity(&self, capacity: usize) -> Result<usize, Errno> {
+    pub fn set_capacity(&self, capacity: usize, who: &Credentials) -> Result<usize, Errno> {
         let capacity = capacity.max(ATOMIC_BYTES).next_power_of_two();
-        if !self.pipe.state.lock().bytes.set_capacity(capacity) {
+        let limits: &[&AtomicU32] = if is_free(who) { &[] } else { &[&PAGES_SOFT, &PAGES_HARD] };
+        let mut state = self.pipe.state.lock();
+        let before = state.bytes.capacity();
+        if !state.bytes.set_capacity(capacity) {
             return Err(Errno::EBUSY);
         }
+        if let Some(pages) = &mut state.pages
+            && let Err(error) = pages.change((capacity / PAGE_BYTES) as u32, limits)
+        {
+            state.bytes.set_capacity(before);
+            return Err(error);
+        }
+        drop(state);
         self.pipe.queue.wake(Events::OUT | Events::WRNORM);
         Ok(capacity)
     }

@@ -1,4 +1,5 @@
-//! Memory that was promised to programs and is not used yet: `vm.overcommit_memory` and `vm.overcommit_ratio`.
+//! Memory that was promised to programs and is not used yet: `vm.overcommit_memory`, and `vm.overcommit_ratio` or
+//! `vm.overcommit_kbytes`.
 //!
 //! A private mapping that can be written promises its pages when it is made, wherever it is made or becomes writable;
 //! `MAP_NORESERVE` takes that back unless promises are limited. Memory that processes share is checked as a request
@@ -6,7 +7,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use heddle_kernel_core::overcommit::Mode;
+use heddle_kernel_core::overcommit::{Mode, limit};
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
@@ -17,6 +18,8 @@ const RATIO_DEFAULT: u32 = 50;
 
 static MODE: AtomicU32 = AtomicU32::new(0);
 static RATIO: AtomicU32 = AtomicU32::new(RATIO_DEFAULT);
+/// `vm.overcommit_kbytes`.
+static LIMIT_KIB: AtomicU32 = AtomicU32::new(0);
 /// The bytes that all spaces have been promised.
 static PROMISED: AtomicUsize = AtomicUsize::new(0);
 
@@ -52,6 +55,31 @@ pub fn ratio() -> u32 {
 /// Changes that.
 pub fn set_ratio(percent: u32) {
     RATIO.store(percent, Ordering::Relaxed);
+    LIMIT_KIB.store(0, Ordering::Relaxed);
+}
+
+/// How much may be promised if promises are limited, in KiB, where it is not a part of memory; else 0.
+pub fn limit_kib() -> u32 {
+    LIMIT_KIB.load(Ordering::Relaxed)
+}
+
+/// Changes that. Of this limit and the part of memory, the one that was set last counts.
+pub fn set_limit_kib(kib: u32) {
+    LIMIT_KIB.store(kib, Ordering::Relaxed);
+    RATIO.store(0, Ordering::Relaxed);
+}
+
+/// How much may be promised out of so many frames.
+pub fn limit_bytes(frames: usize) -> usize {
+    match limit_kib() as usize {
+        0 => limit(frames * PAGE_SIZE, ratio()),
+        kib => kib * 1024,
+    }
+}
+
+/// What all spaces have been promised, in bytes.
+pub fn promised() -> usize {
+    PROMISED.load(Ordering::Relaxed)
 }
 
 /// Checks a request for more memory.
@@ -59,9 +87,13 @@ pub fn set_ratio(percent: u32) {
 /// # Errors
 /// `ENOMEM`.
 pub fn check(bytes: usize) -> Result<(), Errno> {
-    let total = frame::total_frames() * PAGE_SIZE;
-    let promised = PROMISED.load(Ordering::Relaxed);
-    if bytes == 0 || mode().allows(bytes, promised, total, ratio()) { Ok(()) } else { Err(Errno::ENOMEM) }
+    let frames = frame::total_frames();
+    let max = if is_limited() { limit_bytes(frames) } else { 0 };
+    if bytes == 0 || mode().allows(bytes, promised(), frames * PAGE_SIZE, max) {
+        Ok(())
+    } else {
+        Err(Errno::ENOMEM)
+    }
 }
 
 /// The promise to one space, in bytes.

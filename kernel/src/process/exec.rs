@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 use heddle_kernel_core::exec::{
     Auxiliary, HEADER_BYTES, Image, ImageError, ImageKind, ProgramStackError, Segment, StackPlan, Strings,
     StringsError, parse_script,
@@ -30,6 +31,10 @@ use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 use crate::wait::node::WaitKind;
 use crate::{arch, user_sched};
+
+/// Whether addresses are chosen at random: `kernel.randomize_va_space`. The break follows the program's image, so 1 and 2
+/// are the same here.
+pub static RANDOMIZATION: AtomicU32 = AtomicU32::new(2);
 
 /// Scripts whose interpreter is a script: as deep as Linux goes.
 const SCRIPT_DEPTH_MAX: usize = 5;
@@ -183,7 +188,8 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
     drop(scripts);
     let identity = privilege::of_program(thread, &program.file)?;
     // Slots differ from program to program.
-    let is_random = identity.is_secure || thread.personality() & Thread::NO_RANDOMIZATION == 0;
+    let is_random = RANDOMIZATION.load(Ordering::Relaxed) != 0
+        && (identity.is_secure || thread.personality() & Thread::NO_RANDOMIZATION == 0);
     let kind = match program.image.kind {
         _ if !is_random => SpaceKind::Whole,
         ImageKind::Fixed => SpaceKind::Window,

@@ -1,14 +1,51 @@
 //! The machine's names, sethostname(2) and setdomainname(2), as the threads of one UTS namespace see them.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use crate::error::Errno;
 use crate::fs::mount::next_namespace_number;
 use crate::process::Credentials;
 use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
 use crate::process::user_namespace::Users;
 use crate::sync::SpinLock;
+use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// Bytes of the name with at least one zero behind it: those of each string of `struct utsname`.
 pub const HOST_NAME_BYTES: usize = 65;
+
+/// How often each name was changed in any namespace, as whoever polls its file hears.
+static CHANGES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+static CHANGED: WaitQueue = WaitQueue::new();
+
+/// The names that a namespace has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UtsName {
+    /// The machine's.
+    Host,
+    /// Its NIS domain's.
+    Domain,
+}
+
+impl UtsName {
+    /// How often it was changed in any namespace.
+    #[must_use]
+    pub fn changes(self) -> u64 {
+        CHANGES[self as usize].load(Ordering::Acquire)
+    }
+
+    fn tell(self) {
+        CHANGES[self as usize].fetch_add(1, Ordering::Release);
+        CHANGED.wake(Events::PRI | Events::ERR);
+    }
+
+    /// Has a poller hear of changes.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn watch(watch: &Watch, events: Events) -> Result<(), Errno> {
+        CHANGED.watch(watch, events)
+    }
+}
 
 /// A UTS namespace.
 pub struct UtsNamespace {
@@ -68,6 +105,7 @@ impl UtsNamespace {
     /// Changes the machine's name; the last byte must be a zero.
     pub fn set_host_name(&self, name: [u8; HOST_NAME_BYTES]) {
         self.names.lock()[0] = name;
+        UtsName::Host.tell();
     }
 
     /// The name of the machine's NIS domain with zeros behind it.
@@ -79,5 +117,6 @@ impl UtsNamespace {
     /// Changes the name of the domain; the last byte must be a zero.
     pub fn set_domain_name(&self, name: [u8; HOST_NAME_BYTES]) {
         self.names.lock()[1] = name;
+        UtsName::Domain.tell();
     }
 }

@@ -1,5 +1,6 @@
 //! Resource limits, getrlimit(2).
 
+use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::memory::Space;
@@ -14,11 +15,20 @@ pub struct ResourceLimit {
 }
 
 impl ResourceLimit {
-    /// The largest value of `RLIMIT_NOFILE`: Linux's `fs.nr_open`.
+    /// The largest value that `fs.nr_open` may have.
     pub const OPEN_FILES_MAX: u64 = 1 << 20;
+    /// The largest value of `RLIMIT_NOFILE`: `fs.nr_open`.
+    #[must_use]
+    pub fn open_files_max() -> u64 {
+        DESCRIPTORS_MAX.load(Ordering::Relaxed).into()
+    }
+
     /// The hard limit of descriptors that the first process starts with.
     const OPEN_FILES_HARD: u64 = 4096;
 }
+
+/// `fs.nr_open`.
+pub static DESCRIPTORS_MAX: AtomicU32 = AtomicU32::new(ResourceLimit::OPEN_FILES_MAX as u32);
 
 /// Resources that can be limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -53,8 +53,8 @@ pub mod vfork;
 
 pub use crate::process::credentials::{Capabilities, Credentials, SecureBits};
 pub use crate::process::job::{ControllingTerminal, Group, Session, is_orphaned};
-pub use crate::process::limits::{Limits, Resource, ResourceLimit};
-pub use crate::process::privilege::FileCapabilities;
+pub use crate::process::limits::{DESCRIPTORS_MAX, Limits, Resource, ResourceLimit};
+pub use crate::process::privilege::{CLOSED_DUMPABLE, FileCapabilities};
 pub use crate::process::start::{Program, initialize, start};
 pub use crate::process::status::RunState;
 pub use crate::process::thread::Thread;

@@ -15,7 +15,7 @@ use crate::error::Errno;
 use crate::fs::mount::next_namespace_number;
 use crate::memory::fallible;
 use crate::process::namespace_counts::{CountedNamespace, NamespaceKind};
-use crate::process::table::{PID_LIMIT, PidTable};
+use crate::process::table::{PidTable, pid_max};
 use crate::process::user_namespace::{Users, is_within};
 use crate::process::{Credentials, Process, exit, table};
 use crate::signal;
@@ -218,7 +218,7 @@ impl PidNamespace {
             while state.used.get(place).is_some_and(|&(used, _)| used == number) {
                 (place, number) = (place + 1, number + 1);
             }
-            (number < PID_LIMIT).then_some(number)
+            (number < pid_max()).then_some(number)
         };
         free_from(state.last + 1).or_else(|| free_from(RESERVED)).ok_or(Errno::EAGAIN)
     }

@@ -3,6 +3,7 @@
 //! The rules are those of capabilities(7), "Transformation of capabilities during execve()".
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -129,9 +130,17 @@ pub fn of_program(thread: &Thread, file: &OpenFile) -> Result<ProgramIdentity, E
     Ok(ProgramIdentity {
         memory_users,
         is_secure: is_set_id || has_grown,
-        is_dumpable: is_readable && old.euid == old.uid && old.egid == old.gid,
+        is_dumpable: is_readable && old.euid == old.uid && old.egid == old.gid || closed_is_dumpable(),
         credentials: if new == *old { old } else { fallible::try_arc(new)? },
     })
+}
+
+/// Whether a process is dumpable after it got other rights: `fs.suid_dumpable`, of which the value 2 is not there.
+pub static CLOSED_DUMPABLE: AtomicU32 = AtomicU32::new(0);
+
+/// The same, as the answer.
+pub(super) fn closed_is_dumpable() -> bool {
+    CLOSED_DUMPABLE.load(Ordering::Relaxed) == 1
 }
 
 /// Whether a thread is traced by one that may not look into any program.

@@ -5,7 +5,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::Errno;
 use crate::memory::fallible;
@@ -44,18 +44,36 @@ type Chunk = [PidEntry; CHUNK];
 pub struct PidTable {
     chunks: [Option<Box<Chunk>>; PID_LIMIT as usize / CHUNK],
     last: i32,
+    /// Threads that are entered.
+    threads: usize,
     /// Threads that were ever entered.
     started: u64,
 }
 
-static TABLE: SpinLock<PidTable> =
-    SpinLock::new(PidTable { chunks: [const { None }; PID_LIMIT as usize / CHUNK], last: 0, started: 0 });
+static TABLE: SpinLock<PidTable> = SpinLock::new(PidTable {
+    chunks: [const { None }; PID_LIMIT as usize / CHUNK],
+    last: 0,
+    threads: 0,
+    started: 0,
+});
 
 /// The number of the kernel's own reaper, parent of orphans.
 pub const REAPER_PID: i32 = 1;
 
-/// The highest number, plus one, as `/proc/sys/kernel/pid_max` says.
+/// The highest number that there is room for, plus one.
 pub const PID_LIMIT: i32 = 32_768;
+/// The least value of [`PID_MAX`], as Linux has it: beyond the numbers that daemons took at boot.
+pub const PID_MAX_LEAST: u32 = 301;
+/// The highest number that is given out, plus one: `/proc/sys/kernel/pid_max`.
+pub static PID_MAX: AtomicU32 = AtomicU32::new(PID_LIMIT as u32);
+/// The most threads: `/proc/sys/kernel/threads-max`.
+pub static THREADS_MAX: AtomicU32 = AtomicU32::new(PID_LIMIT as u32);
+
+/// The value of [`PID_MAX`], as the numbers are.
+#[must_use]
+pub fn pid_max() -> i32 {
+    PID_MAX.load(Ordering::Relaxed) as i32
+}
 
 /// The process of this number, zombies included.
 #[must_use]
@@ -100,7 +118,7 @@ pub fn session(id: i32) -> Option<Arc<Session>> {
 /// The number of threads, for `sysinfo` and `/proc/loadavg`.
 #[must_use]
 pub fn thread_count() -> usize {
-    lock().entries().filter(|entry| entry.thread.is_some()).count()
+    lock().threads
 }
 
 /// The number given out last.
@@ -191,10 +209,14 @@ impl PidTable {
     /// A number that nothing uses, the next after the last one given out. It stays free until something is entered.
     ///
     /// # Errors
-    /// `EAGAIN` (none is left), `ENOMEM`.
+    /// `EAGAIN` (none is left, or there are as many threads as may be), `ENOMEM`.
     pub fn free_number(&mut self) -> Result<i32, Errno> {
-        for step in 1..PID_LIMIT {
-            let number = (self.last + step - 1) % (PID_LIMIT - 1) + 1;
+        if self.threads >= THREADS_MAX.load(Ordering::Relaxed) as usize {
+            return Err(Errno::EAGAIN);
+        }
+        let limit = pid_max();
+        for step in 1..limit {
+            let number = (self.last + step - 1) % (limit - 1) + 1;
             if self.entry(number).is_none() {
                 let chunk = fallible::try_box(core::array::from_fn(|_| PidEntry::default()))?;
                 self.chunks[number as usize / CHUNK] = Some(chunk);
@@ -213,7 +235,7 @@ impl PidTable {
     /// # Errors
     /// `EEXIST`, `EINVAL` (it is no number), `ENOMEM`.
     pub fn wanted_number(&mut self, number: i32) -> Result<i32, Errno> {
-        if !(1..PID_LIMIT).contains(&number) {
+        if !(1..pid_max()).contains(&number) {
             return Err(Errno::EINVAL);
         }
         let before = core::mem::replace(&mut self.last, number - 1);
@@ -252,6 +274,7 @@ impl PidTable {
     pub fn enter_thread(&mut self, thread: &Arc<Thread>) {
         if let Some(entry) = self.entry_mut(thread.tid()) {
             entry.thread = Some(thread.clone());
+            self.threads += 1;
             self.started += 1;
         }
     }
@@ -307,6 +330,7 @@ impl PidTable {
     #[must_use]
     pub(super) fn remove_thread(&mut self, tid: i32) -> Option<Arc<Thread>> {
         let thread = self.entry_mut(tid)?.thread.take();
+        self.threads -= usize::from(thread.is_some());
         self.tidy(tid);
         thread
     }

@@ -7,7 +7,7 @@
 
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use heddle_kernel_core::id_map::{Extent, IdMap, IdMapError, NO_ID, OVERFLOW_ID};
 use linux_raw_sys::general as linux;
@@ -26,6 +26,9 @@ pub type Users = Option<Arc<UserNamespace>>;
 pub const FIRST_NUMBER: u64 = 0xefff_fffd;
 /// A namespace of a higher level has no children.
 const LEVEL_MAX: u32 = 32;
+
+/// Whether a thread without privilege may make one: Debian's `kernel.unprivileged_userns_clone`.
+pub static MADE_BY_ALL: AtomicU32 = AtomicU32::new(1);
 
 /// Whether there has ever been another namespace than the first: until then nothing is to be translated.
 static IS_IN_USE: AtomicBool = AtomicBool::new(false);

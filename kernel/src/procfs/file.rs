@@ -10,6 +10,7 @@ use crate::fs::inode::{Inode, Metadata};
 use crate::fs::mount::{self, MountSet};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
+use crate::process::host_name::UtsName;
 use crate::process::keys::{KeyCaller, KeyViewer};
 use crate::process::namespaces::Namespaces;
 use crate::process::{Credentials, Thread};
@@ -32,9 +33,44 @@ struct ProcFile {
     keys: Option<KeyViewer>,
     /// The writer and its CPU, from the beginning of an attempt on, for a file where the writer's rights count.
     writer: SpinLock<Option<(usize, Arc<Thread>)>>,
-    /// The mounts of the process, for a list of them, and how many changes its poller has been told of.
-    mounts: Option<(Arc<MountSet>, AtomicU64)>,
+    /// What changes, for a file whose changes can be polled, and how many changes its poller has been told of.
+    changing: Option<(Changing, AtomicU64)>,
     shown: SpinLock<Option<Shown>>,
+}
+
+/// Something whose changes can be polled.
+enum Changing {
+    /// The mounts of a process.
+    Mounts(Arc<MountSet>),
+    Name(UtsName),
+}
+
+impl Changing {
+    fn of(node: &ProcNode) -> Option<Self> {
+        match (&node.item.what, node.item.name) {
+            (What::Mounts(_), _) => {
+                let thread = node.subject.thread().ok()?;
+                Some(Self::Mounts(thread.namespaces().mounts.set().clone()))
+            }
+            (What::WritableOwn(..), b"hostname") => Some(Self::Name(UtsName::Host)),
+            (What::WritableOwn(..), b"domainname") => Some(Self::Name(UtsName::Domain)),
+            _ => None,
+        }
+    }
+
+    fn count(&self) -> u64 {
+        match self {
+            Self::Mounts(set) => set.changes(),
+            Self::Name(name) => name.changes(),
+        }
+    }
+
+    fn watch(&self, watch: &Watch, events: Events) -> Result<(), Errno> {
+        match self {
+            Self::Mounts(_) => mount::watch_changes(watch, events),
+            Self::Name(_) => UtsName::watch(watch, events),
+        }
+    }
 }
 
 /// A part of what a file shows; most have only one.
@@ -104,15 +140,12 @@ pub(super) fn open(node: Arc<ProcNode>, thread: Option<&Arc<Thread>>) -> Result<
     let sees_keys = matches!(node.item.what, What::Keys(_));
     let keys = thread.filter(|_| sees_keys).map(|thread| KeyCaller::new(thread).viewer());
     let opener = thread.map(|thread| thread.credentials());
-    let is_list = matches!(node.item.what, What::Mounts(_));
-    let mounts = if is_list { node.subject.thread().ok() } else { None };
-    let mounts = mounts.map(|thread| {
-        let set = thread.namespaces().mounts.set().clone();
-        let seen = AtomicU64::new(set.changes());
-        (set, seen)
+    let changing = Changing::of(&node).map(|changing| {
+        let seen = AtomicU64::new(changing.count());
+        (changing, seen)
     });
     let (writer, shown) = (SpinLock::new(None), SpinLock::new(None));
-    Ok(fallible::try_arc(ProcFile { node, opener, namespaces, keys, writer, mounts, shown })?)
+    Ok(fallible::try_arc(ProcFile { node, opener, namespaces, keys, writer, changing, shown })?)
 }
 
 impl File for ProcFile {
@@ -191,12 +224,16 @@ impl File for ProcFile {
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         let mut ready = Events::IN | Events::RDNORM;
-        let Some((set, seen)) = &self.mounts else { return Ok(ready | Events::OUT | Events::WRNORM) };
+        let always = ready | Events::OUT | Events::WRNORM;
+        let Some((changing, seen)) = &self.changing else { return Ok(always) };
         if let Some(watch) = watch {
-            mount::watch_changes(watch, events)?;
+            changing.watch(watch, events)?;
         }
         // Each change is told once, as in Linux.
-        let changes = set.changes();
+        let changes = changing.count();
+        if matches!(changing, Changing::Name(_)) && seen.load(Ordering::Relaxed) == changes {
+            return Ok(always);
+        }
         ready.set(Events::PRI | Events::ERR, seen.swap(changes, Ordering::Relaxed) != changes);
         Ok(ready)
     }

@@ -24,11 +24,13 @@ mod page_map;
 mod process;
 mod processor;
 mod rules;
+mod setting_names;
 mod settings;
 mod sockets;
 mod system;
 mod table;
 pub mod text;
+mod tunables;
 mod usage;
 mod users;
 
@@ -37,6 +39,7 @@ use alloc::vec::Vec;
 
 use crate::arch::{MAX_CPUS, cpu};
 use crate::error::Errno;
+use crate::fs::access::FIXED;
 use crate::fs::inode::{Inode, LinkTarget, Listed, Metadata, Opening, Statistics, Timestamp, device_number};
 use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
 use crate::memory::fallible;
@@ -147,6 +150,8 @@ struct Subject {
     descriptor: Option<i32>,
     /// The file system: `/sys`, or else `/proc`.
     is_sys: bool,
+    /// It is below `/proc/sys`, where no capability gives more than the permissions do.
+    is_setting: bool,
     /// The PID namespace whose numbers are shown: that of whoever mounted the file system.
     view: Pids,
     /// How much is shown of processes.
@@ -154,8 +159,15 @@ struct Subject {
 }
 
 impl Subject {
-    const NOTHING: Self =
-        Self { pid: None, tid: None, descriptor: None, is_sys: false, view: None, rules: None };
+    const NOTHING: Self = Self {
+        pid: None,
+        tid: None,
+        descriptor: None,
+        is_sys: false,
+        is_setting: false,
+        view: None,
+        rules: None,
+    };
 
     /// The number to show for one of the first namespace.
     fn shown(&self, number: i32) -> i32 {
@@ -283,7 +295,9 @@ impl ProcNode {
             self.subject.process()?;
         }
         if let Some(item) = self.items().iter().find(|item| item.name == name && self.shows(item)) {
-            return Ok(Self { item, subject: self.subject.clone() });
+            let begins_settings = matches!(self.item.what, What::Processes(_)) && item.name == b"sys";
+            let is_setting = self.subject.is_setting || begins_settings;
+            return Ok(Self { item, subject: Subject { is_setting, ..self.subject.clone() } });
         }
         let number = || {
             let text = core::str::from_utf8(name).ok()?;
@@ -408,6 +422,18 @@ impl Inode for ProcNode {
         }
     }
 
+    fn access(&self) -> Metadata {
+        let mut metadata = self.metadata();
+        if self.subject.is_setting && self.kind() == FileType::Regular {
+            metadata.permissions |= FIXED;
+            // Whoever has the capability where they are: see `users::check_open`.
+            if matches!(self.item.what, What::WritableSeen(..)) {
+                metadata.permissions |= 0o666;
+            }
+        }
+        metadata
+    }
+
     fn statistics(&self) -> Statistics {
         Statistics {
             magic: if self.subject.is_sys { SYSFS_MAGIC } else { linux_raw_sys::general::PROC_SUPER_MAGIC },
@@ -450,6 +476,9 @@ impl Inode for ProcNode {
         }
         if self.item.is_guarded && self.subject.thread().is_ok() {
             link::check(&self.subject, opening.thread)?;
+        }
+        if self.subject.is_setting && matches!(self.item.what, What::WritableSeen(..)) {
+            users::check_open(opening)?;
         }
         if matches!(self.item.what, What::Memory) {
             return memory::open(self);

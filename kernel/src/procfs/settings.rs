@@ -25,15 +25,6 @@ pub fn no(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"0\n")
 }
 
-pub fn yes(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"1\n")
-}
-
-/// Addresses are chosen at random, those of the program break too.
-pub fn randomization(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"2\n")
-}
-
 /// The levels of messages that go to the console: all do.
 pub fn message_levels(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"7\t4\t1\t7\n")

@@ -10,7 +10,7 @@ use crate::memory::{counters, frame, heap, isolation};
 use crate::process::detour::with_thread_here;
 use crate::process::namespaces::Namespaces;
 use crate::process::{Credentials, control_group, dump, load, table, time_namespace};
-use crate::procfs::{Subject, Text};
+use crate::procfs::{Subject, Text, tunables};
 use crate::sched;
 use crate::sched::usage::{self, CpuUsage};
 use crate::time::{Clock, NS_PER_SECOND, clock_ticks};
@@ -60,6 +60,7 @@ pub fn load(subject: &Subject, text: &mut Text) -> Shown {
 
 pub fn memory(_: &Subject, text: &mut Text) -> Shown {
     let (total, free) = (frame::total_frames() * KIB_PER_FRAME, frame::free_frames() * KIB_PER_FRAME);
+    let [promises_max, promised] = tunables::promises();
     // Files are in memory alone: all that is cached of them is also what Linux counts for tmpfs, and none of it can be
     // had back. There are no block devices whose blocks were buffered.
     let files = usize::try_from(tree::page_count()).unwrap_or(usize::MAX).saturating_mul(KIB_PER_FRAME);
@@ -74,8 +75,8 @@ pub fn memory(_: &Subject, text: &mut Text) -> Shown {
         ("SwapFree", 0),
         ("Dirty", 0),
         ("Shmem", files),
-        ("CommitLimit", total),
-        ("Committed_AS", total - free),
+        ("CommitLimit", promises_max),
+        ("Committed_AS", promised),
         ("AnonHugePages", frame::large_bytes() / 1024),
         ("HugePages_Total", 0),
     ] {
@@ -270,20 +271,8 @@ pub fn file_limit(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("{}\n", i64::MAX))
 }
 
-pub fn descriptor_limit(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"1048576\n")
-}
-
-pub fn aio_limit(_: &Subject, text: &mut Text) -> Shown {
-    text.line(format_args!("{}\n", crate::fs::aio_share::REQUESTS_MAX))
-}
-
 pub fn aio_requests(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("{}\n", crate::fs::aio_share::requests()))
-}
-
-pub fn pipe_limit(_: &Subject, text: &mut Text) -> Shown {
-    text.line(format_args!("{}\n", crate::fs::pipe::CAPACITY_LIMIT))
 }
 
 pub fn last_capability(_: &Subject, text: &mut Text) -> Shown {
@@ -324,14 +313,6 @@ pub fn os_version(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("{VERSION}\n"))
 }
 
-pub fn pid_limit(_: &Subject, text: &mut Text) -> Shown {
-    text.line(format_args!("{}\n", table::PID_LIMIT))
-}
-
-pub fn thread_limit(_: &Subject, text: &mut Text) -> Shown {
-    text.line(format_args!("{}\n", table::PID_LIMIT))
-}
-
 /// A random UUID, as RFC 4122 writes them.
 fn write_uuid(bytes: &mut [u8; 16], text: &mut Text) -> Shown {
     bytes[6] = bytes[6] & 0x0f | 0x40;
@@ -357,10 +338,6 @@ pub fn uuid(_: &Subject, text: &mut Text) -> Shown {
     let mut id = [0; 16];
     crate::random::fill(&mut id);
     write_uuid(&mut id, text)
-}
-
-pub fn mapping_limit(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"65530\n")
 }
 
 pub fn lowest_address(_: &Subject, text: &mut Text) -> Shown {

@@ -1,11 +1,11 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::arch::MAX_CPUS;
-use crate::fs::fanotify;
 use crate::procfs::{
     Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth,
     StoreByThread, StoreOwn, What, clocks, coroutines, ipc, keys, large_pages, link, mounts, namespace, net,
-    net_class, net_counts, net_settings, node, process, processor, settings, sockets, system, usage, users,
+    net_class, net_counts, net_settings, node, process, processor, setting_names, settings, sockets, system,
+    usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -20,7 +20,7 @@ const fn viewed(name: &'static [u8], show: ShowViewed) -> Item {
     Item { name, permissions: 0o444, what: What::Viewed(show), is_guarded: false }
 }
 
-const fn text(name: &'static [u8], show: Show) -> Item {
+pub(super) const fn text(name: &'static [u8], show: Show) -> Item {
     Item { name, permissions: 0o444, what: What::Text(show), is_guarded: false }
 }
 
@@ -32,7 +32,7 @@ const fn guarded(name: &'static [u8], show: Show) -> Item {
     Item { name, permissions: 0o444, what: What::Text(show), is_guarded: true }
 }
 
-const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
+pub(super) const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
     Item { name, permissions: 0o644, what: What::Writable(show, store), is_guarded: false }
 }
 
@@ -40,7 +40,12 @@ const fn by_thread(name: &'static [u8], show: Show, store: StoreByThread) -> Ite
     Item { name, permissions: 0o644, what: What::WritableByThread(show, store), is_guarded: false }
 }
 
-const fn controlled(name: &'static [u8], show: Show, store: StoreAs) -> Item {
+/// One that only root reads.
+pub(super) const fn closed(name: &'static [u8], show: Show, store: Store) -> Item {
+    Item { name, permissions: 0o600, what: What::Writable(show, store), is_guarded: false }
+}
+
+pub(super) const fn controlled(name: &'static [u8], show: Show, store: StoreAs) -> Item {
     Item { name, permissions: 0o644, what: What::Controlled(show, store), is_guarded: false }
 }
 
@@ -48,7 +53,7 @@ const fn seen(name: &'static [u8], show: ShowAs) -> Item {
     Item { name, permissions: 0o444, what: What::Seen(show), is_guarded: false }
 }
 
-const fn writable_seen(name: &'static [u8], show: ShowAs, store: StoreAs) -> Item {
+pub(super) const fn writable_seen(name: &'static [u8], show: ShowAs, store: StoreAs) -> Item {
     Item { name, permissions: 0o644, what: What::WritableSeen(show, store), is_guarded: false }
 }
 
@@ -60,7 +65,7 @@ const fn own(name: &'static [u8], show: ShowOwn) -> Item {
     Item { name, permissions: 0o444, what: What::Own(show), is_guarded: false }
 }
 
-const fn writable_own(name: &'static [u8], show: ShowOwn, store: StoreOwn) -> Item {
+pub(super) const fn writable_own(name: &'static [u8], show: ShowOwn, store: StoreOwn) -> Item {
     Item { name, permissions: 0o644, what: What::WritableOwn(show, store), is_guarded: false }
 }
 
@@ -72,7 +77,7 @@ const fn link(name: &'static [u8], follow: Follow) -> Item {
     Item { name, permissions: 0o777, what: What::Link(follow), is_guarded: false }
 }
 
-const fn directory(name: &'static [u8], what: What) -> Item {
+pub(super) const fn directory(name: &'static [u8], what: What) -> Item {
     Item { name, permissions: 0o555, what, is_guarded: false }
 }
 
@@ -108,7 +113,7 @@ static ROOT_ITEMS: &[Item] = &[
     text(b"version", system::version),
     text(b"vmstat", system::virtual_memory),
     directory(b"heddle", What::Directory(HEDDLE_ITEMS)),
-    directory(b"sys", What::Directory(SYS_ITEMS)),
+    directory(b"sys", What::Directory(setting_names::ITEMS)),
     directory(b"sysvipc", What::Directory(IPC_ITEMS)),
 ];
 
@@ -141,107 +146,6 @@ static HEDDLE_ITEMS: &[Item] = &[
     },
     text(b"spaces", system::spaces),
     text(b"pages", system::own_frames),
-];
-
-static SYS_ITEMS: &[Item] = &[
-    directory(b"fs", What::Directory(SYS_FS_ITEMS)),
-    directory(b"kernel", What::Directory(SYS_KERNEL_ITEMS)),
-    directory(b"net", What::Directory(SYS_NET_ITEMS)),
-    directory(b"user", What::Directory(SYS_USER_ITEMS)),
-    directory(b"vm", What::Directory(SYS_VM_ITEMS)),
-];
-
-static SYS_USER_ITEMS: &[Item] = &[
-    writable_seen(b"max_cgroup_namespaces", users::groups_max, users::set_groups_max),
-    writable_seen(b"max_ipc_namespaces", users::ipc_max, users::set_ipc_max),
-    writable_seen(b"max_mnt_namespaces", users::mounts_max, users::set_mounts_max),
-    writable_seen(b"max_net_namespaces", users::networks_max, users::set_networks_max),
-    writable_seen(b"max_pid_namespaces", users::pids_max, users::set_pids_max),
-    writable_seen(b"max_time_namespaces", users::times_max, users::set_times_max),
-    writable_seen(b"max_user_namespaces", users::users_max, users::set_users_max),
-    writable_seen(b"max_uts_namespaces", users::names_max, users::set_names_max),
-];
-
-static SYS_FS_ITEMS: &[Item] = &[
-    text(b"aio-max-nr", system::aio_limit),
-    text(b"aio-nr", system::aio_requests),
-    writable(b"dir-notify-enable", settings::owners_are_told, settings::set_owners_are_told),
-    directory(b"fanotify", What::Directory(SYS_FANOTIFY_ITEMS)),
-    text(b"file-max", system::file_limit),
-    writable(b"lease-break-time", settings::lease_time, settings::set_lease_time),
-    writable(b"leases-enable", settings::leases, settings::set_leases),
-    text(b"mount-max", mounts::limit),
-    directory(b"mqueue", What::Directory(SYS_QUEUE_ITEMS)),
-    text(b"nr_open", system::descriptor_limit),
-    text(b"overflowgid", settings::overflow_id),
-    text(b"overflowuid", settings::overflow_id),
-    text(b"pipe-max-size", system::pipe_limit),
-];
-
-static SYS_FANOTIFY_ITEMS: &[Item] = &[
-    text(b"max_queued_events", settings::fanotify_limit::<{ fanotify::QUEUE_MAX }>),
-    text(b"max_user_groups", settings::fanotify_limit::<{ fanotify::GROUPS_MAX }>),
-    text(b"max_user_marks", settings::fanotify_limit::<{ fanotify::MARKS_MAX }>),
-];
-
-static SYS_QUEUE_ITEMS: &[Item] = &[
-    writable_own(b"msg_default", ipc::show_mq_messages, ipc::set_mq_messages),
-    writable_own(b"msg_max", ipc::show_mq_messages_max, ipc::set_mq_messages_max),
-    writable_own(b"msgsize_default", ipc::show_mq_size, ipc::set_mq_size),
-    writable_own(b"msgsize_max", ipc::show_mq_size_max, ipc::set_mq_size_max),
-    writable_own(b"queues_max", ipc::show_mq_queues, ipc::set_mq_queues),
-];
-
-static SYS_KERNEL_ITEMS: &[Item] = &[
-    text(b"cap_last_cap", system::last_capability),
-    writable(b"core_pattern", system::core_pattern, system::set_core_pattern),
-    writable(b"core_uses_pid", system::core_uses_pid, system::set_core_uses_pid),
-    text(b"dmesg_restrict", settings::yes),
-    writable_own(b"domainname", settings::domain, settings::set_domain),
-    writable_own(b"hostname", settings::host, settings::set_host),
-    directory(b"keys", What::Directory(SYS_KEYS_ITEMS)),
-    text(b"kptr_restrict", settings::no),
-    writable_own(b"msg_next_id", ipc::show_msg_next_id, ipc::set_msg_next_id),
-    writable_own(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
-    writable_own(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
-    writable_own(b"msgmni", ipc::show_msgmni, ipc::set_msgmni),
-    text(b"ngroups_max", system::group_limit),
-    text(b"osrelease", system::os_release),
-    text(b"ostype", system::os_type),
-    text(b"overflowgid", settings::overflow_id),
-    text(b"overflowuid", settings::overflow_id),
-    text(b"perf_event_max_sample_rate", settings::sample_rate),
-    text(b"perf_event_mlock_kb", settings::sample_memory),
-    writable(b"perf_event_paranoid", settings::paranoia, settings::set_paranoia),
-    text(b"pid_max", system::pid_limit),
-    text(b"printk", settings::message_levels),
-    text(b"randomize_va_space", settings::randomization),
-    writable_own(b"sem", ipc::show_sem, ipc::set_sem),
-    writable_own(b"sem_next_id", ipc::show_sem_next_id, ipc::set_sem_next_id),
-    writable_own(b"shm_next_id", ipc::show_shm_next_id, ipc::set_shm_next_id),
-    writable_own(b"shmall", ipc::show_shmall, ipc::set_shmall),
-    writable_own(b"shmmax", ipc::show_shmmax, ipc::set_shmmax),
-    writable_own(b"shmmni", ipc::show_shmmni, ipc::set_shmmni),
-    writable(b"tainted", settings::tainted, settings::set_tainted),
-    text(b"threads-max", system::thread_limit),
-    text(b"version", system::os_version),
-    directory(b"random", What::Directory(SYS_RANDOM_ITEMS)),
-];
-
-static SYS_KEYS_ITEMS: &[Item] = &[
-    writable(b"maxbytes", settings::key_bytes, settings::set_key_bytes),
-    writable(b"maxkeys", settings::keys, settings::set_keys),
-    writable(b"root_maxbytes", settings::root_key_bytes, settings::set_root_key_bytes),
-    writable(b"root_maxkeys", settings::root_keys, settings::set_root_keys),
-];
-
-static SYS_RANDOM_ITEMS: &[Item] = &[text(b"boot_id", system::boot_id), text(b"uuid", system::uuid)];
-
-static SYS_VM_ITEMS: &[Item] = &[
-    text(b"max_map_count", system::mapping_limit),
-    text(b"mmap_min_addr", system::lowest_address),
-    writable(b"overcommit_memory", system::overcommit, system::set_overcommit),
-    writable(b"overcommit_ratio", system::overcommit_ratio, system::set_overcommit_ratio),
 ];
 
 const MOUNT_STATISTICS: Item = Item {
@@ -374,7 +278,7 @@ static NET_ITEMS: &[Item] = &[
     Item { name: b"unix", permissions: 0o444, what: What::Parts(sockets::unix), is_guarded: false },
 ];
 
-static SYS_NET_ITEMS: &[Item] = &[
+pub(super) static SYS_NET_ITEMS: &[Item] = &[
     directory(b"core", What::Directory(SYS_NET_CORE_ITEMS)),
     directory(b"ipv4", What::Directory(SYS_NET_V4_ITEMS)),
     directory(b"ipv6", What::Directory(SYS_NET_V6_ITEMS)),

@@ -1,6 +1,7 @@
 //! The files of user namespaces: `/proc/PID/{uid_map,gid_map,projid_map,setgroups}` and `/proc/sys/user`.
 
 use crate::error::Errno;
+use crate::fs::inode::Opening;
 use crate::process::Credentials;
 use crate::process::namespace_counts::{NamespaceKind, namespaces_max, set_namespaces_max};
 use crate::process::user_namespace::{IdKind, Users, is_same, upper};
@@ -80,6 +81,17 @@ pub fn set_groups(subject: &Subject, opener: &Credentials, bytes: &[u8]) -> Show
             }
         }
     }
+}
+
+/// Checks whether somebody may open a limit of their user namespace to write.
+///
+/// # Errors
+/// `EACCES`.
+pub fn check_open(opening: &Opening<'_>) -> Shown {
+    let may_write =
+        opening.thread.is_none_or(|thread| thread.credentials().has_capability(linux::CAP_SYS_RESOURCE));
+    let writes = opening.flags_of_call & linux::O_ACCMODE != linux::O_RDONLY;
+    if writes && !may_write { Err(Errno::EACCES) } else { Ok(()) }
 }
 
 fn set_max(opener: &Credentials, kind: NamespaceKind, bytes: &[u8]) -> Shown {

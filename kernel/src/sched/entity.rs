@@ -17,7 +17,19 @@ pub const ROUND_ROBIN_NS: u64 = 100_000_000;
 /// Realtime threads get so much of each window at their levels; what they want beyond that comes behind the ordinary
 /// threads, so that a loop at a realtime priority does not take the machine away.
 const REALTIME_WINDOW_NS: u64 = 1_000_000_000;
-const REALTIME_SHARE_NS: u64 = 950_000_000;
+/// That much: `kernel.sched_rt_runtime_us`, in nanoseconds.
+static REALTIME_SHARE_NS: AtomicU64 = AtomicU64::new(950_000_000);
+
+/// Time that realtime threads get of each window, of which the second is the length.
+#[must_use]
+pub fn realtime_share_ns() -> (u64, u64) {
+    (REALTIME_SHARE_NS.load(Ordering::Relaxed), REALTIME_WINDOW_NS)
+}
+
+/// Changes that; a whole window and more stand for no limit.
+pub fn set_realtime_share_ns(share_ns: u64) {
+    REALTIME_SHARE_NS.store(share_ns, Ordering::Relaxed);
+}
 
 /// Time that the realtime threads of a CPU have used in the current window.
 struct RealtimeWindow {
@@ -32,14 +44,18 @@ static WINDOWS: [RealtimeWindow; MAX_CPUS] =
 /// would be lost in between otherwise.
 fn realtime_left_ns(cpu: usize, now_ns: u64) -> u64 {
     let window = &WINDOWS[cpu];
+    let share_ns = REALTIME_SHARE_NS.load(Ordering::Relaxed);
+    if share_ns >= REALTIME_WINDOW_NS {
+        return u64::MAX;
+    }
     if now_ns.saturating_sub(window.start_ns.load(Ordering::Relaxed)) >= REALTIME_WINDOW_NS {
         if cpu == arch::cpu::id() {
             window.start_ns.store(now_ns, Ordering::Relaxed);
             window.used_ns.store(0, Ordering::Relaxed);
         }
-        return REALTIME_SHARE_NS;
+        return share_ns;
     }
-    REALTIME_SHARE_NS.saturating_sub(window.used_ns.load(Ordering::Relaxed))
+    share_ns.saturating_sub(window.used_ns.load(Ordering::Relaxed))
 }
 
 /// Whether what has a realtime level has had its share of the window of the CPU that runs it, or else of this one.

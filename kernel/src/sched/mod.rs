@@ -34,6 +34,7 @@ use crate::time::system_page::PAGE;
 pub use crate::sched::budget::Budget;
 pub use crate::sched::entity::{
     ROUND_ROBIN_NS, SLICE_NS, SchedEntity, SliceEnd, THROTTLED, charge_realtime, is_realtime_throttled,
+    realtime_share_ns, set_realtime_share_ns,
 };
 pub use crate::sched::parameters::{Parameters, Policy};
 pub use crate::sched::priority::Priority;

@@ -11,7 +11,7 @@ use crate::arch::float::with_key_rights;
 use crate::arch::{FloatState, UserContext, protection_key, signal as frame};
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
-use crate::process::control_group::freeze;
+use crate::process::control_group::{bandwidth, freeze};
 use crate::process::{ExitStatus, Thread, executor, rseq};
 use crate::sched;
 use crate::signal::{PendingWork, fault, stop, trace};
@@ -97,6 +97,11 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
         if work.contains(PendingWork::FROZEN) {
             rseq::leaves_program(thread);
             freeze::wait(thread).await;
+            continue;
+        }
+        if work.contains(PendingWork::THROTTLED) {
+            rseq::leaves_program(thread);
+            bandwidth::wait(thread).await;
             continue;
         }
         if !work.contains(PendingWork::SIGNAL) {

@@ -74,6 +74,8 @@ bitflags! {
         const DEBUG = 1 << 18;
         /// The thread's control group is frozen: see `process::control_group::freeze`.
         const FROZEN = 1 << 20;
+        /// The thread's control group has used its time: see `process::control_group::bandwidth`.
+        const THROTTLED = 1 << 21;
         /// The thread's calls are noted in the log: see `syscall::trace`.
         const LOGGED = 1 << 24;
         /// The thread's calls are filtered: see `process::seccomp`. It stays, and is no work between calls.

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::ioctl;
 
@@ -21,7 +22,10 @@ use crate::wait::queue::{Events, Watch};
 use heddle_kernel_core::fallible::push_reserved;
 
 /// How many pseudoterminals there can be at a time.
-pub(super) const LIMIT: usize = 4096;
+pub const LIMIT: usize = 4096;
+/// The most that may be open at once: `kernel.pty.max`.
+pub static TERMINALS_MAX: AtomicU32 = AtomicU32::new(LIMIT as u32);
+
 /// Bytes that are copied at a time from the master's program.
 const PIECE_BYTES: usize = 256;
 /// The most that one attempt types: each byte goes through the line editor, so a longer write lets others run in
@@ -58,11 +62,16 @@ pub(super) fn open_master(opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno>
     Ok(fallible::try_arc(master)?)
 }
 
+/// How many are open.
+pub fn open_count() -> usize {
+    OPEN.lock().iter().flatten().count()
+}
+
 /// A pseudoterminal without a file.
 fn number() -> Result<Master, Errno> {
     let mut open = OPEN.lock();
     let number = open.iter().position(Option::is_none).unwrap_or(open.len());
-    if number == LIMIT {
+    if number >= TERMINALS_MAX.load(Ordering::Relaxed) as usize {
         return Err(Errno::ENOSPC);
     }
     let device = device_number(MAJOR_PTY, number as u32);

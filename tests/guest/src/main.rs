@@ -29,6 +29,7 @@ mod extended;
 mod fanotify;
 mod file;
 mod file_signals;
+mod file_tunables;
 mod fuse;
 mod inet;
 mod inheritance;
@@ -82,6 +83,7 @@ mod terminal;
 mod thread;
 mod time;
 mod trace;
+mod tunables;
 mod urgency;
 mod uring;
 mod usage;
@@ -209,6 +211,8 @@ const FAMILIES: &[&[Test]] = &[
     socket_options::TESTS,
     arguments::TESTS,
     aio::TESTS,
+    tunables::TESTS,
+    file_tunables::TESTS,
     uring::TESTS,
     uring::EDGE_TESTS,
     uring::FEATURE_TESTS,

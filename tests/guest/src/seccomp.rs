@@ -24,6 +24,7 @@ crate::tests! {
     a_filter_for_all_threads
     filters_need_a_right_or_a_promise
     filters_that_are_refused
+    a_tracer_asks_which_filters_are_logged
 }
 
 const LD: u16 = 0x20;
@@ -320,5 +321,35 @@ fn filters_that_are_refused() -> Outcome {
         ])
     })?;
     expect_eq!(status, WaitStatus::Exited(status.pid().ok_or("no child")?, 0));
+    Ok(())
+}
+
+fn a_tracer_asks_which_filters_are_logged() -> Outcome {
+    const METADATA: libc::c_uint = 0x420d;
+    const LOG: u32 = 2;
+    let child = spawn_child(|| {
+        promise();
+        let filters = [answer(ALLOW, 0), answer(ALLOW, LOG), answer(ALLOW, 0)];
+        if filters.iter().any(Result::is_err) || ptrace::traceme().is_err() {
+            return 1;
+        }
+        i32::from(raise(Signal::SIGSTOP).is_err())
+    })?;
+    waitpid(child, None).or_fail()?;
+    let ask = |place: u64, size: usize| {
+        let mut words = [place, 99];
+        // SAFETY: both words live through the call, and the size is at most theirs.
+        let result =
+            unsafe { libc::syscall(libc::SYS_ptrace, METADATA, child.as_raw(), size, words.as_mut_ptr()) };
+        Errno::result(result).map(|count| (count, words))
+    };
+    for (place, flags) in [(0, 0), (1, u64::from(LOG)), (2, 0)] {
+        expect_eq!(ask(place, 16), Ok((16, [place, flags])));
+    }
+    expect_eq!(ask(1, 8), Ok((8, [1, 99])));
+    expect_eq!(ask(3, 16), Err(Errno::ENOENT));
+    expect_eq!(ask(0, 7), Err(Errno::EINVAL));
+    ptrace::kill(child).or_fail()?;
+    waitpid(child, None).or_fail()?;
     Ok(())
 }

@@ -92,9 +92,139 @@ impl fmt::Display for Bandwidth {
     }
 }
 
+/// A group's time in the present period of its limit, and how often it had none left.
+#[derive(Debug)]
+pub struct Period {
+    /// The limit.
+    pub limit: Bandwidth,
+    end_ns: u64,
+    /// What is left of the quota, or how much more was used.
+    left_ns: i64,
+    /// What the group had used at the last look, if there was one.
+    seen_ns: Option<u64>,
+    looked_ns: u64,
+    is_throttled: bool,
+    /// Periods in which the group used time, or waited for it.
+    pub periods: u64,
+    /// Those at whose end it waited.
+    pub throttled_periods: u64,
+    /// How long it waited.
+    pub throttled_ns: u64,
+}
+
+impl Period {
+    /// No limit.
+    pub const UNLIMITED: Self = Self {
+        limit: Bandwidth::NONE,
+        end_ns: 0,
+        left_ns: 0,
+        seen_ns: None,
+        looked_ns: 0,
+        is_throttled: false,
+        periods: 0,
+        throttled_periods: 0,
+        throttled_ns: 0,
+    };
+
+    /// Begins a period with another limit. What was used before counts for nothing.
+    pub fn change(&mut self, limit: Bandwidth, now_ns: u64) {
+        self.limit = limit;
+        self.end_ns = now_ns.saturating_add(limit.period_us * NS_PER_US);
+        self.left_ns = limit.quota_us.map_or(0, nanoseconds);
+    }
+
+    /// Nobody looks until the next limit.
+    pub const fn forget(&mut self) {
+        self.seen_ns = None;
+    }
+
+    /// The group has used so much since it was made, on so many processors. Returns whether it has to wait.
+    ///
+    /// The sum is not taken at one moment: a process that moves or ends meanwhile is missing, or there twice. So no
+    /// more counts than the processors have had since the last look.
+    pub fn look(&mut self, used_ns: u64, now_ns: u64, processors: u64) -> bool {
+        let before = self.seen_ns.replace(used_ns).unwrap_or(used_ns);
+        let most_ns = now_ns.saturating_sub(self.looked_ns).saturating_mul(processors);
+        let new_ns = used_ns.saturating_sub(before).min(most_ns).try_into().unwrap_or(i64::MAX);
+        if self.is_throttled {
+            self.throttled_ns += now_ns.saturating_sub(self.looked_ns);
+        }
+        self.looked_ns = now_ns;
+        let Some(quota) = self.limit.quota_us.map(nanoseconds) else {
+            self.is_throttled = false;
+            return false;
+        };
+        self.left_ns = self.left_ns.saturating_sub(new_ns);
+        if now_ns >= self.end_ns {
+            let period_ns = self.limit.period_us * NS_PER_US;
+            let count = (now_ns - self.end_ns) / period_ns + 1;
+            self.end_ns += count * period_ns;
+            self.periods += if new_ns > 0 || self.is_throttled { count } else { 0 };
+            self.throttled_periods += if self.is_throttled { count } else { 0 };
+            let more = quota.saturating_mul(count.try_into().unwrap_or(i64::MAX));
+            self.left_ns = self.left_ns.saturating_add(more).min(quota);
+        }
+        self.is_throttled = self.left_ns <= 0;
+        self.is_throttled
+    }
+}
+
+const NS_PER_US: u64 = 1000;
+
+/// A time in microseconds that is at most [`QUOTA_MAX_US`].
+fn nanoseconds(us: u64) -> i64 {
+    us.saturating_mul(NS_PER_US).try_into().unwrap_or(i64::MAX)
+}
+
 #[cfg(all(test, not(heddle_loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_gets_its_quota_and_no_more() {
+        const MS: u64 = 1_000_000;
+        // It takes all the time between two looks, unless it waits.
+        for (quota, look) in [(10, 5), (50, 5), (1, 5), (33, 7), (100, 5), (20, 300)] {
+            let mut period = Period::UNLIMITED;
+            period.change(Bandwidth { quota_us: Some(quota * 1000), period_us: 100_000 }, 0);
+            let (mut used, mut now, mut waits) = (7 * MS, 0, period.look(7 * MS, 0, 1));
+            while now < 60_000 * MS {
+                now += look * MS;
+                used += if waits { 0 } else { look * MS };
+                waits = period.look(used, now, 1);
+            }
+            let (got, due) = ((used / MS - 7) as i64, (quota * 600) as i64);
+            assert!((got - due).abs() <= (quota + look) as i64, "{quota}, {look}: {got} of {due}");
+            let is_counted = period.periods >= 599 && period.throttled_periods <= period.periods;
+            assert!(is_counted && (quota == 100 || period.throttled_ns > 0));
+        }
+    }
+
+    #[test]
+    fn a_sum_that_jumps_counts_as_far_as_it_can_be_true() {
+        const MS: u64 = 1_000_000;
+        let mut period = Period::UNLIMITED;
+        period.change(Bandwidth { quota_us: Some(50_000), period_us: 100_000 }, 0);
+        assert!(!period.look(0, 0, 1));
+        // A process with a long history was missing, and one that ends is there twice.
+        assert!(!period.look(1_000_000 * MS, 5 * MS, 1));
+        assert!(!period.look(1_003_000 * MS, 10 * MS, 1));
+        assert!(!period.look(1_000_000 * MS, 15 * MS, 1));
+        assert_eq!(period.left_ns, 40 * MS as i64);
+    }
+
+    #[test]
+    fn idle_periods_do_not_count_nor_add_up() {
+        let mut period = Period::UNLIMITED;
+        period.change(Bandwidth { quota_us: Some(10_000), period_us: 100_000 }, 0);
+        assert!(!period.look(0, 0, 2));
+        assert!(!period.look(0, 10_000_000_000, 2));
+        assert_eq!((period.periods, period.left_ns), (0, 10_000_000));
+        assert!(period.look(10_000_000, 10_010_000_000, 2));
+        // Without a limit it goes on.
+        period.change(Bandwidth::NONE, 10_020_000_000);
+        assert!(!period.look(20_000_000, 10_030_000_000, 2));
+    }
 
     #[test]
     fn weights_and_nice_values_fit() {

@@ -50,10 +50,34 @@ impl UserTasks {
         Ok(true)
     }
 
+    /// The user has so many more, whatever there may be.
+    ///
+    /// # Errors
+    /// There is no memory to count, or no number for so many.
+    pub fn add(&mut self, uid: u32, count: u32) -> Result<(), AllocError> {
+        match self.find(uid) {
+            Ok(index) => {
+                let sum = &mut self.users[index].1;
+                *sum = sum.checked_add(count).ok_or(AllocError)?;
+            }
+            Err(_) if count == 0 => {}
+            Err(index) => {
+                self.users.try_reserve(1).map_err(|_| AllocError)?;
+                insert_reserved(&mut self.users, index, (uid, count));
+            }
+        }
+        Ok(())
+    }
+
     /// The user has one less.
     pub fn leave(&mut self, uid: u32) {
+        self.remove(uid, 1);
+    }
+
+    /// The user has so many less.
+    pub fn remove(&mut self, uid: u32, count: u32) {
         let Ok(index) = self.find(uid) else { return };
-        self.users[index].1 -= 1;
+        self.users[index].1 = self.users[index].1.saturating_sub(count);
         if self.users[index].1 == 0 {
             self.users.remove(index);
         }

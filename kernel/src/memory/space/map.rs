@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::mapping::Totals;
@@ -17,8 +18,13 @@ use crate::memory::source::{Object, SharedMemory};
 use crate::memory::space::{Flags, KeyChange, LOWEST_ADDRESS, Mapping, Protection, Space};
 use crate::sched::Budget;
 
-/// How many mappings a space may have, as Linux's `vm.max_map_count`.
-const MAPPINGS_MAX: usize = 65530;
+/// How many mappings a space may have: `vm.max_map_count`.
+pub static MAPPINGS_MAX: AtomicU32 = AtomicU32::new(65_530);
+
+/// Whether a space with so many mappings may get two more, which is what a call adds at most.
+fn has_room_beside(mappings: usize) -> bool {
+    mappings + 2 <= MAPPINGS_MAX.load(Ordering::Relaxed) as usize
+}
 
 /// The cost of changing as many entries as a table or a gather holds, in units of a [`Budget`].
 pub(super) const GATHER_COST: u32 = 32;
@@ -181,7 +187,7 @@ impl Space {
         let _guard = self.lock.lock(range.clone()).await?;
         let is_free = {
             let state = self.state.lock();
-            if state.mappings.len() + 2 > MAPPINGS_MAX {
+            if !has_room_beside(state.mappings.len()) {
                 return Err(Errno::ENOMEM);
             }
             let is_free = state.mappings.is_free(range.clone());
@@ -292,7 +298,7 @@ impl Space {
         }
         let range = self.check_range(start, length).ok_or(Errno::ENOMEM)?;
         let _guard = self.lock.lock(range.clone()).await?;
-        if self.state.lock().mappings.len() + 2 > MAPPINGS_MAX {
+        if !has_room_beside(self.state.lock().mappings.len()) {
             return Err(Errno::ENOMEM);
         }
         let (group, execute_only) = (self.memory_key(), self.state.lock().keys.execute_only());

@@ -81,7 +81,7 @@ pub use crate::memory::space::layout::SpaceLayout;
 pub use crate::memory::space::limits::FutureLocks;
 pub use crate::memory::space::list::MappingView;
 pub use crate::memory::space::lock::CpuEpoch;
-pub use crate::memory::space::map::{MapRequest, Placement};
+pub use crate::memory::space::map::{MAPPINGS_MAX, MapRequest, Placement};
 pub use crate::memory::space::page_map::{PAGES_AT_ONCE, PageState};
 pub use crate::memory::space::remote::RemoteAccess;
 pub use crate::memory::space::unmap::{unmap_mapping_range, unmap_shared, write_back};

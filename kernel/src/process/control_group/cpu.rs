@@ -3,7 +3,8 @@
 //! The scheduler knows threads and their weights. So a coroutine looks every [`ROUND_NS`], while a process is in a
 //! group with the controller, who has used time, and gives each such thread its part of what its group has beside the
 //! other groups. That costs the threads' own turns nothing. A part is right on average, not in each round: a thread
-//! that begins to compute has its nice value's weight until the next look. Limits on time (`cpu.max`) are refused.
+//! that begins to compute has its nice value's weight until the next look. Limits on time are in
+//! [`bandwidth`](super::bandwidth).
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::{Poll, Waker};

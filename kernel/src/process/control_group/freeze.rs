@@ -2,7 +2,8 @@
 //!
 //! A thread of a frozen group has [`PendingWork::FROZEN`] and waits before it goes back to its program; a call that
 //! waits is interrupted for that, as by a stop. The bits follow the group: whoever freezes, thaws or moves sets them
-//! after that, thread by thread, and a new thread begins with what its group says while the table is locked.
+//! after that, thread by thread, and a new thread begins with what its group says while the table is locked. The bit of
+//! a group that has used its time ([`bandwidth`](super::bandwidth)) is set in the same way.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{Ordering, fence};
@@ -48,42 +49,54 @@ pub fn look_at(group: &ControlGroup) {
     }
 }
 
-fn must_freeze(process: &Process) -> bool {
-    process.control_group().is_some_and(|group| group.must_freeze())
+/// Why the threads of a group stand still.
+const REASONS: PendingWork = PendingWork::FROZEN.union(PendingWork::THROTTLED);
+
+/// The bits that the threads of a process are to have.
+fn reasons(process: &Process) -> PendingWork {
+    let mut reasons = PendingWork::empty();
+    if let Some(group) = process.control_group() {
+        reasons.set(PendingWork::FROZEN, group.must_freeze());
+        reasons.set(PendingWork::THROTTLED, group.must_rest());
+    }
+    reasons
 }
 
 /// Sets the bits of a process's threads as its group says now. Returns whether one was changed.
 pub fn follow(process: &Arc<Process>) -> bool {
     let mut has_changed = false;
     for thread in process.threads() {
-        let is_frozen = thread.work().contains(PendingWork::FROZEN);
-        let mut must = must_freeze(process);
-        loop {
-            if must {
-                thread.add_work(PendingWork::FROZEN);
-            } else {
-                thread.remove_work(PendingWork::FROZEN);
-            }
-            // Somebody may have moved or thawed it meanwhile, whose look at the bit came before: the last looks again.
-            fence(Ordering::SeqCst);
-            let now = must_freeze(process);
-            if now == must {
-                break;
-            }
-            must = now;
-        }
-        if is_frozen || must {
-            thread.kick();
-        }
-        has_changed |= must != is_frozen;
+        has_changed |= follow_one(process, &thread);
     }
     has_changed
 }
 
+/// The same for one of its threads.
+pub fn follow_one(process: &Process, thread: &Thread) -> bool {
+    let before = thread.work() & REASONS;
+    let mut must = reasons(process);
+    loop {
+        thread.add_work(must);
+        thread.remove_work(REASONS - must);
+        // Somebody may have moved or thawed it meanwhile, whose look at the bits came before: the last looks again.
+        fence(Ordering::SeqCst);
+        let now = reasons(process);
+        if now == must {
+            break;
+        }
+        must = now;
+    }
+    if !before.is_empty() || !must.is_empty() {
+        thread.kick();
+    }
+    must != before
+}
+
 /// A thread that has not run yet begins as its group says. The table is locked.
 pub fn begin(thread: &Thread) {
-    if must_freeze(&thread.process) {
-        thread.add_work(PendingWork::FROZEN);
+    let must = reasons(&thread.process);
+    if !must.is_empty() {
+        thread.add_work(must);
     }
 }
 

@@ -7,6 +7,7 @@
 //! Whoever changes the hierarchy, or moves a process, holds [`Hierarchy`], Linux's `cgroup_mutex`. It comes before the
 //! table of processes, and the places of processes come last.
 
+pub mod bandwidth;
 pub mod cpu;
 pub mod freeze;
 pub mod memory;
@@ -26,6 +27,7 @@ use crate::fs::dentry::copy_name;
 use crate::fs::{Inode, notify};
 use crate::memory::charge::GroupMemory;
 use crate::memory::fallible;
+use crate::process::control_group::bandwidth::GroupBandwidth;
 use crate::process::control_group::cpu::GroupCpu;
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::queue::{Events, WaitQueue};
@@ -128,6 +130,8 @@ pub struct ControlGroup {
     pub thread_events: EventFile,
     /// Its part in the processors.
     pub cpu: GroupCpu,
+    /// The limit on the time of its processes.
+    pub bandwidth: GroupBandwidth,
     /// The memory of its processes.
     pub memory: Arc<GroupMemory>,
     /// `memory.events` and `memory.events.local`.
@@ -199,6 +203,7 @@ impl ControlGroup {
             events: EventFile::new(b"cgroup.events"),
             thread_events: EventFile::new(b"pids.events"),
             cpu: GroupCpu::new(),
+            bandwidth: GroupBandwidth::new(),
             memory,
             memory_events: [EventFile::new(b"memory.events"), EventFile::new(b"memory.events.local")],
             nodes: SpinLock::new(Vec::new()),
@@ -509,7 +514,10 @@ impl ControlGroup {
             branch.children.iter().for_each(|child| child.threads.max.store(u64::MAX, Ordering::Relaxed));
         }
         if gone.contains(Controllers::CPU) {
-            branch.children.iter().for_each(|child| child.cpu.reset());
+            for child in &branch.children {
+                child.cpu.reset();
+                child.bandwidth.reset();
+            }
         }
         if added.contains(Controllers::CPU) {
             cpu::begin();

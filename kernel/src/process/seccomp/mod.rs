@@ -54,6 +54,19 @@ impl Filter {
         self.depth
     }
 
+    /// The filter at this place of the chain, the oldest first.
+    #[must_use]
+    pub fn at(&self, place: u64) -> Option<&Self> {
+        let mut next = Some(self);
+        while let Some(filter) = next {
+            if u64::from(filter.depth) == place + 1 {
+                return Some(filter);
+            }
+            next = filter.older.as_deref();
+        }
+        None
+    }
+
     /// The chain's answer for a call, and the filter that gave it.
     #[must_use]
     pub fn answer(&self, data: &CallData) -> (u32, &Self) {

@@ -126,7 +126,7 @@ impl Thread {
         let after = credentials.clone();
         let before = core::mem::replace(&mut *self.identity.credentials.lock(), credentials);
         if after.closes(&before) {
-            self.process.set_dumpable(false);
+            self.process.set_dumpable(crate::process::privilege::closed_is_dumpable());
             self.process.set_parent_death_signal(None);
         }
     }

@@ -9,6 +9,7 @@
 pub mod context;
 mod submit;
 
+use core::sync::atomic::Ordering;
 use heddle_kernel_core::aio::EVENT_BYTES;
 
 use crate::call::caller::Caller;
@@ -44,7 +45,7 @@ pub fn io_setup(call: &mut Call<'_>) -> SyscallResult {
     if u64::from_ne_bytes(get(call, result)?) != 0 || requests == 0 || requests > IMPOSSIBLE {
         return Err(Errno::EINVAL.into());
     }
-    if requests > REQUESTS_MAX {
+    if requests > REQUESTS_MAX.load(Ordering::Relaxed) {
         return Err(Errno::EAGAIN.into());
     }
     let caller = call.thread.clone();

@@ -8,7 +8,7 @@ use crate::arch::time::now_ns;
 use crate::call::caller::{Caller, carry_out};
 use crate::error::Errno;
 use crate::fs::descriptor::CLOSE_COST;
-use crate::fs::pipe::{CAPACITY_LIMIT, PipeEnd};
+use crate::fs::pipe::{CAPACITY_MAX, PipeEnd};
 use crate::fs::{DescriptorTable, FileType, OpenFile, StatusFlags, downcast};
 use crate::net::inet::InetSocket;
 use crate::process::io_signal;
@@ -200,11 +200,12 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
             if argument > 1 << 31 {
                 return Err(Errno::EINVAL.into());
             }
-            let is_free = call.thread.credentials().is_capable(linux::CAP_SYS_RESOURCE);
-            if argument > CAPACITY_LIMIT && !is_free {
+            let who = call.thread.credentials();
+            let is_free = who.is_capable(linux::CAP_SYS_RESOURCE);
+            if argument > CAPACITY_MAX.load(Ordering::Relaxed) as usize && !is_free {
                 return Err(Errno::EPERM.into());
             }
-            pipe.set_capacity(argument)?
+            pipe.set_capacity(argument, &who)?
         }
         linux::F_GET_RW_HINT => {
             let hint = write_hint(&open).map_or(0, |hint| hint.load(Ordering::Relaxed));

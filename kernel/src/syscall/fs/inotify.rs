@@ -32,7 +32,7 @@ fn make(call: &Call<'_>, flags: u32) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let status = StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK);
-    let open = fallible::try_arc(OpenFile::new(Inotify::new()?, status))?;
+    let open = fallible::try_arc(OpenFile::new(Inotify::new(call.thread.credentials().euid)?, status))?;
     crate::syscall::fs::add(call, open, flags & linux::O_CLOEXEC != 0)
 }
 

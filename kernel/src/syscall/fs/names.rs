@@ -8,7 +8,7 @@ use crate::fs::fanotify;
 use crate::fs::inode::{Contents, Creation, Rename};
 use crate::fs::landlock::Referring;
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
-use crate::fs::{Dentry, FileType, Path, access, landlock, mount, notify};
+use crate::fs::{Dentry, FileType, Path, access, landlock, mount, notify, protection};
 use crate::process::Thread;
 use crate::syscall::fs::open::permissions_in;
 use crate::syscall::fs::{View, get_path};
@@ -164,15 +164,7 @@ fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) 
         return Err(Errno::ENOENT.into());
     }
     access::check_create(&found.directory, &view.credentials)?;
-    // As with `protected_hardlinks`: nobody names what they could not write.
-    let metadata = node.metadata();
-    if !access::owns(&metadata, &view.credentials) {
-        let both = access::Access::READ | access::Access::WRITE;
-        let safe = metadata.kind == FileType::Regular && metadata.permissions & linux::S_ISUID == 0;
-        if !safe || access::check(&**node, &view.credentials, both).is_err() {
-            return Err(Errno::EPERM.into());
-        }
-    }
+    protection::check_link(&**node, &view.credentials)?;
     let parent = &found.directory.entry;
     let name = found.vacant()?;
     parent.node.link(parent, name, node)?;

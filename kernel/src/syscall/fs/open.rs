@@ -12,7 +12,7 @@ use crate::fs::inode::{Contents, Creation, Inode, Opening};
 use crate::fs::lease::{self, LeaseBreak};
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
 use crate::fs::tree::TreeNode;
-use crate::fs::{Dentry, File, FileType, OpenFile, Path, StatusFlags, access, landlock, notify};
+use crate::fs::{Dentry, File, FileType, OpenFile, Path, StatusFlags, access, landlock, notify, protection};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::process::executable::{again_if_stale, as_error};
@@ -345,6 +345,7 @@ fn create_or_open(
         if place.entry.node.kind() == FileType::Directory {
             return Err(Errno::EISDIR);
         }
+        protection::check_reuse(&place, &view.credentials)?;
         return open_existing(view, thread, place, flags, false);
     }
     landlock::check_make(&view.credentials, &found.directory, &Contents::Regular)?;

@@ -20,7 +20,7 @@ fn set(call: &Call<'_>, process: &Arc<Process>, resource: u32, words: [u64; 2]) 
             return Err(Errno::EINVAL);
         }
         let is_files = resource == Resource::OpenFiles as u32;
-        if hard > old.hard && !is_privileged || is_files && hard > ResourceLimit::OPEN_FILES_MAX {
+        if hard > old.hard && !is_privileged || is_files && hard > ResourceLimit::open_files_max() {
             return Err(Errno::EPERM);
         }
         limits.set(resource, ResourceLimit { soft, hard });

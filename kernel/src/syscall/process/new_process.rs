@@ -79,7 +79,7 @@ pub(super) fn numbers(
         return Ok((table.free_number()?, names));
     }
     let depth = pid_namespace::depth(pids);
-    if wanted.len() > depth || wanted.iter().any(|number| !(1..table::PID_LIMIT).contains(number)) {
+    if wanted.len() > depth || wanted.iter().any(|number| !(1..table::pid_max()).contains(number)) {
         return Err(Errno::EINVAL);
     }
     let mut next = pids;

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use heddle_kernel_core::protection_key::KeyRights;
 use heddle_kernel_core::signal::{Information, Signal, SignalSet};
 use heddle_kernel_core::signal_state::{Resume, StopKind, TraceOptions, TraceStop};
+use linux_raw_sys::general;
 use linux_raw_sys::ptrace as requests;
 
 use crate::arch::float::{key_rights_place, with_key_rights};
@@ -13,7 +14,7 @@ use crate::error::{Errno, TryResult};
 use crate::memory::space::RemoteAccess;
 use crate::memory::{Space, fallible};
 use crate::process::thread::Tracee;
-use crate::process::{Thread, table, trace};
+use crate::process::{Thread, seccomp, table, trace};
 use crate::sched;
 use crate::signal::{self, PendingWork};
 use crate::syscall::{Call, SyscallResult, pending, user};
@@ -267,9 +268,33 @@ impl TraceRequest {
                 }
             }
             requests::PTRACE_GET_SYSCALL_INFO => return self.call_information(&space),
+            requests::PTRACE_SECCOMP_GET_METADATA => return self.filter_metadata(&space),
             _ => return Err(Errno::EIO.into()),
         }
         Ok(0)
+    }
+
+    /// `PTRACE_SECCOMP_GET_METADATA`: the flags of a filter by its place, the oldest first. The address is the size.
+    fn filter_metadata(&self, space: &Space) -> TryResult<usize> {
+        const BYTES: usize = 16;
+        const LOGGED: u64 = requests::SECCOMP_FILTER_FLAG_LOG as u64;
+        let is_allowed = self.caller.credentials().is_capable(general::CAP_SYS_ADMIN);
+        if !is_allowed || !matches!(self.caller.seccomp(), seccomp::Mode::Disabled) {
+            return Err(Errno::EACCES.into());
+        }
+        let size = self.address.min(BYTES);
+        if size < WORD {
+            return Err(Errno::EINVAL.into());
+        }
+        let place: u64 = space.read(self.data)?;
+        let seccomp::Mode::Filters(filter) = self.tracee.seccomp() else { return Err(Errno::EINVAL.into()) };
+        let filter = filter.at(place).ok_or(Errno::ENOENT)?;
+        let flags = if filter.is_logged() { LOGGED } else { 0 };
+        let mut bytes = [0; BYTES];
+        bytes[..WORD].copy_from_slice(&place.to_ne_bytes());
+        bytes[WORD..].copy_from_slice(&flags.to_ne_bytes());
+        space.write_bytes(self.data, &bytes[..size])?;
+        Ok(size)
     }
 
     fn resume(&self, resume: Resume) -> Result<(), Errno> {

@@ -1,12 +1,13 @@
 //! unshare(2): leaving what threads share, and namespaces.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::namespaces::Namespaces;
-use crate::process::user_namespace::UserNamespace;
+use crate::process::user_namespace::{self, UserNamespace};
 use crate::process::{Credentials, Thread, executor};
 use crate::syscall::{Call, SyscallResult};
 
@@ -27,6 +28,9 @@ pub(super) fn leave_semaphores(thread: &Thread) {
 
 /// The credentials of a thread in a user namespace that it makes.
 pub(super) fn new_users(thread: &Thread, old: &Credentials) -> Result<Arc<Credentials>, Errno> {
+    if user_namespace::MADE_BY_ALL.load(Ordering::Relaxed) == 0 && !old.is_capable(linux::CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
     let (top, root) = (thread.namespaces().mounts.top()?, thread.directories().root());
     let is_rooted = Arc::ptr_eq(&top.mount, &root.mount) && Arc::ptr_eq(&top.entry, &root.entry);
     let users = UserNamespace::new(old, is_rooted)?;
