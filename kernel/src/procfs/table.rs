@@ -4,8 +4,8 @@ use crate::arch::MAX_CPUS;
 use crate::fs::fanotify;
 use crate::procfs::{
     Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth,
-    StoreOwn, What, clocks, coroutines, ipc, keys, large_pages, link, mounts, namespace, net, net_class,
-    net_counts, net_settings, node, process, processor, settings, sockets, system, usage, users,
+    StoreOwn, What, clocks, config, coroutines, ipc, keys, large_pages, link, mounts, namespace, net,
+    net_class, net_counts, net_settings, node, process, processor, settings, sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -87,6 +87,7 @@ static ROOT_ITEMS: &[Item] = &[
     link(b"net", link::own_network),
     text(b"cgroups", system::control_groups),
     text(b"cmdline", system::command_line),
+    text(b"config.gz", config::compressed),
     text(b"cpuinfo", system::processors),
     text(b"devices", system::devices),
     text(b"diskstats", system::nothing),

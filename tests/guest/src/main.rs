@@ -34,6 +34,7 @@ mod inet;
 mod inheritance;
 mod inotify;
 mod ipc;
+mod kernel_options;
 mod keys;
 mod landlock;
 mod large_pages;
@@ -177,6 +178,7 @@ const FAMILIES: &[&[Test]] = &[
     inheritance::TESTS,
     inotify::TESTS,
     fanotify::TESTS,
+    kernel_options::TESTS,
     perf::TESTS,
     rare_arguments::TESTS,
     ipc::segments::TESTS,
