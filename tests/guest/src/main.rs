@@ -17,6 +17,7 @@ mod asynchronous_calls;
 mod barrier;
 mod bounds;
 mod cgroups;
+mod clock_setting;
 mod core_dump;
 mod cpu_time;
 mod delivery;
@@ -149,6 +150,7 @@ const FAMILIES: &[&[Test]] = &[
     barrier::TESTS,
     rseq::TESTS,
     time::TESTS,
+    clock_setting::TESTS,
     cpu_time::TESTS,
     poll::TESTS,
     epoll::TESTS,
