@@ -29,6 +29,7 @@ mod epoll;
 mod extended;
 mod fanotify;
 mod file;
+mod file_flags;
 mod file_signals;
 mod fuse;
 mod inet;
@@ -113,6 +114,7 @@ const FAMILIES: &[&[Test]] = &[
     bounds::TESTS,
     discard::TESTS,
     file::TESTS,
+    file_flags::TESTS,
     descriptor::TESTS,
     direct::TESTS,
     ranges::TESTS,

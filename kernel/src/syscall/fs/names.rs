@@ -8,7 +8,7 @@ use crate::fs::fanotify;
 use crate::fs::inode::{Contents, Creation, Rename};
 use crate::fs::landlock::Referring;
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
-use crate::fs::{Dentry, FileType, Path, access, landlock, mount, notify};
+use crate::fs::{Dentry, FileType, Path, access, flags, landlock, mount, notify};
 use crate::process::Thread;
 use crate::syscall::fs::open::permissions_in;
 use crate::syscall::fs::{View, get_path};
@@ -173,6 +173,7 @@ fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) 
             return Err(Errno::EPERM.into());
         }
     }
+    flags::check_changeable(&**node)?;
     let parent = &found.directory.entry;
     let name = found.vacant()?;
     parent.node.link(parent, name, node)?;
