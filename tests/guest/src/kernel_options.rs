@@ -116,6 +116,7 @@ fn options_are_true() -> Outcome {
         ("SWAP", has_call(libc::SYS_swapoff)),
         ("MODULES", has_call(libc::SYS_delete_module)),
         ("ARCH_HAS_PKEYS", has_call(libc::SYS_pkey_alloc)),
+        ("X86_INTEL_MEMORY_PROTECTION_KEYS", has_call(libc::SYS_pkey_alloc)),
         ("SECRETMEM", has_call(libc::SYS_memfd_secret)),
         ("SECCOMP_FILTER", has_call(libc::SYS_seccomp)),
         ("SECURITY_LANDLOCK", has_call(libc::SYS_landlock_add_rule)),
