@@ -3,8 +3,9 @@
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
+use crate::fs::flags::FileFlags;
 use crate::fs::inode::{FileType, Inode, Metadata};
-use crate::fs::{Dentry, Path};
+use crate::fs::{Dentry, Path, flags};
 use crate::process::Credentials;
 
 bitflags::bitflags! {
@@ -26,8 +27,11 @@ pub const FIXED: u32 = 1 << 31;
 /// Checks whether somebody may do all of `access` with a file.
 ///
 /// # Errors
-/// `EACCES`.
+/// `EACCES`, `EPERM` (it is to be written and is immutable).
 pub fn check(node: &dyn Inode, credentials: &Credentials, access: Access) -> Result<(), Errno> {
+    if access.contains(Access::WRITE) {
+        flags::check_without(node, FileFlags::IMMUTABLE)?;
+    }
     let metadata = node.access();
     check_bits(&metadata, credentials, access, || {
         let acls = &node.extended()?.acls;
@@ -89,7 +93,7 @@ pub fn check_search(directory: &Dentry, credentials: &Credentials) -> Result<(),
 /// Checks whether somebody may create names in a directory.
 ///
 /// # Errors
-/// `EACCES`, `EROFS`, `ENOENT` (it has been removed).
+/// `EACCES`, `EROFS`, `EPERM` (it is immutable), `ENOENT` (it has been removed).
 pub fn check_create(directory: &Path, credentials: &Credentials) -> Result<(), Errno> {
     if directory.mount.is_read_only() {
         return Err(Errno::EROFS);
@@ -103,13 +107,15 @@ pub fn check_create(directory: &Path, credentials: &Credentials) -> Result<(), E
 /// Checks whether somebody may remove or rename `entry`, which is in `directory`.
 ///
 /// # Errors
-/// `EACCES`, `EROFS`, `EPERM` (the directory is sticky and neither is theirs).
+/// `EACCES`, `EROFS`, `EPERM` (the directory is sticky and neither is theirs, or flags keep the name).
 pub fn check_remove(directory: &Path, entry: &Dentry, credentials: &Credentials) -> Result<(), Errno> {
     if directory.mount.is_read_only() {
         return Err(Errno::EROFS);
     }
     let metadata = directory.entry.node.access();
     check(&*directory.entry.node, credentials, Access::WRITE | Access::EXECUTE)?;
+    flags::check_without(&*directory.entry.node, FileFlags::APPEND)?;
+    flags::check_changeable(&*entry.node)?;
     let sticky = metadata.permissions & linux::S_ISVTX != 0;
     if sticky && metadata.uid != credentials.fsuid && !owns(&entry.node.access(), credentials) {
         return Err(Errno::EPERM);
@@ -127,7 +133,7 @@ pub fn owns(metadata: &Metadata, credentials: &Credentials) -> bool {
 /// Checks access to an existing file, read-only mounts included.
 ///
 /// # Errors
-/// `EACCES`, `EROFS`.
+/// `EACCES`, `EROFS`, `EPERM` (it is immutable).
 pub fn check_place(place: &Path, credentials: &Credentials, access: Access) -> Result<(), Errno> {
     let node: &dyn Inode = &*place.entry.node;
     let stored = matches!(node.kind(), FileType::Regular | FileType::Directory | FileType::Symlink);

@@ -13,6 +13,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::acl::AclKind;
+use crate::fs::flags::KeptFlags;
 use crate::fs::lease::FileLeases;
 use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
@@ -483,6 +484,11 @@ pub trait Inode: Any + Send + Sync {
 
     /// The hint of programs on how long its bytes will stay, `F_SET_RW_HINT` of fcntl(2), if that is kept.
     fn write_hint(&self) -> Option<&AtomicU8> {
+        None
+    }
+
+    /// The flags of ioctl_iflags(2), if the file system keeps any.
+    fn file_flags(&self) -> Option<&KeptFlags> {
         None
     }
 

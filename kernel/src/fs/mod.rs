@@ -23,6 +23,7 @@ mod directories;
 pub mod epoll;
 pub mod eventfd;
 pub mod fanotify;
+pub mod flags;
 pub mod fuse;
 pub mod inode;
 pub mod inotify;

@@ -8,14 +8,15 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
-use crate::arch::time::now_ns;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::sched;
 use crate::sched::Priority;
 use crate::sync::SpinLock;
-use crate::time::{Clock, Sleep, sleep_until};
+use crate::time::{Clock, ClockBase, Sleep, sleep_until};
+use crate::wait::clock_change;
+use crate::wait::node::WaitNode;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// Bytes of a count.
@@ -27,11 +28,17 @@ pub struct TimerFile {
     pub clock: Clock,
     state: SpinLock<TimerfdState>,
     queue: WaitQueue,
+    /// By which the alarm hears that the time of day was set, for a timer of that clock.
+    node: Option<Arc<WaitNode>>,
 }
 
 struct TimerfdState {
-    /// The next expiry that has not been read, on the monotonic clock.
+    /// The next expiry that has not been read, on the clock of `base`.
     next_ns: Option<u64>,
+    /// The clock of the next expiry.
+    base: ClockBase,
+    /// With `TFD_TIMER_CANCEL_ON_SET`: how often the time of day had been set when it was asked for, or told.
+    changes: Option<u64>,
     /// 0 for a timer that expires once.
     interval_ns: u64,
     /// The coroutine that wakes waiters.
@@ -47,7 +54,39 @@ pub struct Setting {
     pub interval_ns: u64,
 }
 
+/// When a timer expires.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Expiries {
+    /// The next moment on the clock of `base`; none for a timer that is stopped.
+    pub next_ns: Option<u64>,
+    /// The clock of the next expiry.
+    pub base: ClockBase,
+    /// Between expiries; 0 for a timer that expires once.
+    pub interval_ns: u64,
+    /// Whether a read is to fail once the time of day has been set.
+    pub cancels: bool,
+}
+
 impl TimerfdState {
+    /// Whether it matters when the time of day is set.
+    fn hears(&self) -> bool {
+        self.base == ClockBase::Day && self.next_ns.is_some() || self.changes.is_some()
+    }
+
+    /// Whether the time of day was set since somebody was told.
+    fn is_canceled(&self) -> bool {
+        self.changes.is_some_and(|seen| seen != clock_change::count())
+    }
+
+    /// Notes that somebody is told. Returns whether there was something to tell.
+    fn take_canceled(&mut self) -> bool {
+        let is_canceled = self.is_canceled();
+        if is_canceled {
+            self.changes = Some(clock_change::count());
+        }
+        is_canceled
+    }
+
     /// Expiries that have not been read.
     fn expiries(&self, now: u64) -> u64 {
         match self.next_ns {
@@ -73,8 +112,15 @@ impl TimerFile {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(clock: Clock) -> Result<Arc<Self>, Errno> {
-        let state = SpinLock::new(TimerfdState { next_ns: None, interval_ns: 0, waker: None });
-        let timer = fallible::try_arc(Self { clock, state, queue: WaitQueue::new() })?;
+        let state = SpinLock::new(TimerfdState {
+            next_ns: None,
+            base: ClockBase::default(),
+            changes: None,
+            interval_ns: 0,
+            waker: None,
+        });
+        let node = if clock == Clock::Realtime { Some(WaitNode::new()?) } else { None };
+        let timer = fallible::try_arc(Self { clock, state, queue: WaitQueue::new(), node })?;
         sched::spawn(Priority::KERNEL, TimerfdAlarm { timer: Arc::downgrade(&timer), sleep: None })?;
         Ok(timer)
     }
@@ -82,27 +128,35 @@ impl TimerFile {
     /// The current setting.
     #[must_use]
     pub fn setting(&self) -> Setting {
-        let (state, now) = (self.state.lock(), now_ns());
+        let state = self.state.lock();
+        let now = state.base.now_ns();
         let remaining_ns = state.after(now).map_or(0, |next| next - now);
         Setting { remaining_ns, interval_ns: state.interval_ns }
     }
 
-    /// Sets it to a moment of the monotonic clock, or with `None` stops it. Returns what it was set to.
-    pub fn set(&self, next_ns: Option<u64>, interval_ns: u64) -> Setting {
+    /// Sets it. Returns what it was set to, and whether the time of day was set since somebody was told.
+    pub fn set(&self, expiries: Expiries) -> (Setting, bool) {
         let before = self.setting();
         let mut state = self.state.lock();
-        (state.next_ns, state.interval_ns) = (next_ns, interval_ns);
+        (state.next_ns, state.base, state.interval_ns) =
+            (expiries.next_ns, expiries.base, expiries.interval_ns);
+        let was_canceled = expiries.cancels && expiries.next_ns.is_some() && state.take_canceled();
+        let changes = state.changes.unwrap_or_else(clock_change::count);
+        state.changes = expiries.cancels.then_some(changes);
         let waker = state.waker.clone();
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
         }
-        before
+        (before, was_canceled)
     }
 }
 
 impl Drop for TimerFile {
     fn drop(&mut self) {
+        if let Some(node) = &self.node {
+            node.end();
+        }
         // The coroutine finds that the timer is gone.
         if let Some(waker) = self.state.get_mut().waker.take() {
             waker.wake();
@@ -122,10 +176,15 @@ impl Future for TimerfdAlarm {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Some(timer) = self.timer.upgrade() else { return Poll::Ready(()) };
         loop {
-            let now = now_ns();
+            let hears = timer.state.lock().hears();
+            let node = timer.node.as_ref().filter(|_| hears);
+            let look_ns = node.and_then(|node| clock_change::watch_clock(node, context));
             let mut state = timer.state.lock();
+            let now = state.base.now_ns();
             let old = state.waker.replace(context.waker().clone());
-            let (expired, next) = (state.expiries(now) > 0, state.next_ns);
+            let expired = state.expiries(now) > 0 || state.is_canceled();
+            let next = state.next_ns.map(|next| state.base.moment_ns(next));
+            let next = [next, look_ns].into_iter().flatten().min();
             drop(state);
             drop(old);
             if expired {
@@ -150,8 +209,19 @@ impl File for TimerFile {
         if buffer.remaining() < BYTES {
             return Err(Errno::EINVAL.into());
         }
-        let (mut state, now) = (self.state.lock(), now_ns());
+        let mut state = self.state.lock();
+        let now = state.base.now_ns();
         let count = state.expiries(now);
+        if state.take_canceled() {
+            // Expiries that nobody has read go with it, and those that would have followed.
+            if count > 0 {
+                state.next_ns = None;
+            }
+            if let Some(waker) = &state.waker {
+                waker.wake_by_ref();
+            }
+            return Err(Errno::ECANCELED.into());
+        }
         if count == 0 {
             return Err(TryError::WouldBlock);
         }
@@ -167,7 +237,9 @@ impl File for TimerFile {
         if let Some(watch) = watch {
             self.queue.watch_to_take(watch, events)?;
         }
-        let expired = self.state.lock().expiries(now_ns()) > 0;
+        let state = self.state.lock();
+        let expired = state.expiries(state.base.now_ns()) > 0 || state.is_canceled();
+        drop(state);
         Ok(if expired { Events::IN | Events::RDNORM } else { Events::empty() })
     }
 

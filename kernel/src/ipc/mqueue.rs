@@ -14,12 +14,14 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::fs::inode::{
-    Creation, Inode, InodeChange, Listed, Metadata, NAME_LIMIT, Opening, Statistics, Timestamp, device_number,
+    Contents, Creation, Inode, InodeChange, Listed, Metadata, NAME_LIMIT, Opening, Statistics, Timestamp,
+    device_number,
 };
 use crate::fs::{Dentry, File, FileType, IoBuffer, Mount, OpenFile, Path};
 use crate::ipc::limits::{IpcLimit, IpcLimits};
 use crate::ipc::namespace::IpcNamespace;
 use crate::memory::fallible;
+use crate::process::detour::with_thread_here;
 use crate::process::{Credentials, Process, Resource};
 use crate::signal;
 use crate::signal::Signal;
@@ -376,6 +378,30 @@ struct Directory {
     made: Timestamp,
 }
 
+impl Directory {
+    /// Gives a new queue a name.
+    fn add(
+        &self,
+        this: &Arc<Dentry>,
+        limits: &IpcLimits,
+        who: &Credentials,
+        name: &[u8],
+        queue: Arc<Queue>,
+    ) -> Result<Arc<Dentry>, Errno> {
+        let entry = Dentry::new(queue, Some(this.clone()), name)?;
+        let mut entries = self.entries.lock();
+        if entries.iter().any(|found| found.with_name(|found| found == name)) {
+            return Err(Errno::EEXIST);
+        }
+        let is_free = who.is_capable(linux::CAP_SYS_RESOURCE);
+        if entries.len() >= limits.mq_queues_max.get() && !is_free {
+            return Err(Errno::ENOSPC);
+        }
+        fallible::try_push(&mut entries, entry.clone())?;
+        Ok(entry)
+    }
+}
+
 impl Inode for Directory {
     fn kind(&self) -> FileType {
         FileType::Directory
@@ -425,9 +451,19 @@ impl Inode for Directory {
     }
 
     fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
-        // A file that is made by other means than `mq_open` would have no maker to be charged to.
-        let _ = (this, name, creation);
-        Err(Errno::EPERM)
+        if !matches!(creation.contents, Contents::Regular) {
+            return Err(Errno::EPERM);
+        }
+        let (process, ipc) = with_thread_here(|thread| (thread.process.clone(), IpcNamespace::of(thread)))
+            .ok_or(Errno::EPERM)?;
+        let ipc = ipc?;
+        // A mount of another namespace's queues has neither limits nor somebody to charge here.
+        let is_own = ipc.queue_files.get().is_some_and(|own| core::ptr::eq(&raw const *own.directory, self));
+        if !is_own {
+            return Err(Errno::EPERM);
+        }
+        let queue = Queue::new(&process, &ipc.limits, creation.credentials, creation.permissions, None)?;
+        self.add(this, &ipc.limits, creation.credentials, name, queue)
     }
 
     fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
@@ -526,16 +562,6 @@ pub fn create(
     check_name(name)?;
     let system = file_system(ipc)?;
     let queue = Queue::new(process, &ipc.limits, who, permissions, shape)?;
-    let entry = Dentry::new(queue, Some(system.hidden.root.clone()), name)?;
-    let mut entries = system.directory.entries.lock();
-    if entries.iter().any(|found| found.with_name(|found| found == name)) {
-        return Err(Errno::EEXIST);
-    }
-    let is_free = who.is_capable(linux::CAP_SYS_RESOURCE);
-    if entries.len() >= ipc.limits.mq_queues_max.get() && !is_free {
-        return Err(Errno::ENOSPC);
-    }
-    fallible::try_push(&mut entries, entry.clone())?;
-    drop(entries);
+    let entry = system.directory.add(&system.hidden.root, &ipc.limits, who, name, queue)?;
     Ok(Path { mount: system.hidden.clone(), entry })
 }

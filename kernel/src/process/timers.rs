@@ -20,7 +20,9 @@ use crate::process::cpu_time::{CpuClock, CpuClockTarget};
 use crate::process::{Process, Thread, cpu_time};
 use crate::sched::Priority;
 use crate::sync::SpinLock;
-use crate::time::{Clock, Deadline, sleep_until};
+use crate::time::{Clock, ClockBase, sleep_until};
+use crate::wait::clock_change::watch_clock;
+use crate::wait::node::WaitNode;
 use crate::{sched, signal};
 
 /// The action of a timer that expires.
@@ -50,16 +52,6 @@ pub enum TimerClock {
     Cpu(CpuClock),
 }
 
-impl TimerClock {
-    /// The current time of the clock. Time stands still for a process that has gone.
-    fn now_ns(&self) -> u64 {
-        match self {
-            Self::Wall(_) => now_ns(),
-            Self::Cpu(clock) => clock.now_ns().unwrap_or(0),
-        }
-    }
-}
-
 /// The result of [`Timer::expire`].
 pub struct Expiry {
     /// Whether there is somebody to tell.
@@ -71,8 +63,10 @@ pub struct Expiry {
 }
 
 struct TimerState {
-    /// On the monotonic clock or that of processor time; `None` when disarmed.
+    /// On the clock of `base` or that of processor time; `None` when disarmed.
     deadline_ns: Option<u64>,
+    /// The clock of the deadline, for a timer on time that goes on by itself.
+    base: ClockBase,
     interval_ns: u64,
     /// The coroutine's, from its first poll to its end.
     waker: Option<Waker>,
@@ -90,6 +84,14 @@ const GAP_NS: u64 = 1_000_000;
 const RESEND_NS: u64 = 1_000_000_000;
 
 impl TimerState {
+    /// The time on the clock of the deadline. It stands still for a process that has gone.
+    fn now_ns(&self, clock: &TimerClock) -> u64 {
+        match clock {
+            TimerClock::Wall(_) => self.base.now_ns(),
+            TimerClock::Cpu(clock) => clock.now_ns().unwrap_or(0),
+        }
+    }
+
     /// Goes on to the first expiry after `now`; the number of those that were passed over, without the one that is due.
     fn forward(&mut self, now: u64) -> u64 {
         let Some(deadline) = self.deadline_ns.filter(|&deadline| deadline <= now) else { return 0 };
@@ -149,6 +151,7 @@ impl Timer {
     ) -> Result<Arc<Self>, Errno> {
         let state = TimerState {
             deadline_ns: None,
+            base: ClockBase::default(),
             interval_ns: 0,
             waker: None,
             has_coroutine: false,
@@ -167,8 +170,8 @@ impl Timer {
 
     /// Interval and time left in nanoseconds; 0 left when disarmed.
     pub fn get(&self) -> (u64, u64) {
-        let now = self.clock.now_ns();
         let state = self.state.lock();
+        let now = state.now_ns(&self.clock);
         let left = state.deadline_ns.map_or(0, |deadline| match now.checked_sub(deadline) {
             Some(late) if state.interval_ns > 0 => state.interval_ns - late % state.interval_ns,
             // A timer that is due and whose coroutine has not run yet is not disarmed.
@@ -195,7 +198,10 @@ impl Timer {
     ) -> Result<(u64, u64), Errno> {
         let before = self.get();
         match &self.clock {
-            TimerClock::Wall(clock) => self.arm(deadline_ns(*clock, value_ns, is_absolute), interval_ns)?,
+            TimerClock::Wall(clock) => {
+                let base = ClockBase::of(*clock, is_absolute && value_ns != 0);
+                self.arm(deadline_ns(base, value_ns, is_absolute), base, interval_ns)?;
+            }
             TimerClock::Cpu(clock) => self.arm_cpu(clock, value_ns, is_absolute, interval_ns)?,
         }
         Ok(before)
@@ -224,10 +230,17 @@ impl Timer {
         Ok(())
     }
 
-    fn arm(self: &Arc<Self>, deadline_ns: Option<u64>, interval_ns: u64) -> Result<(), Errno> {
+    fn arm(
+        self: &Arc<Self>,
+        deadline_ns: Option<u64>,
+        base: ClockBase,
+        interval_ns: u64,
+    ) -> Result<(), Errno> {
+        let may_follow = matches!(self.clock, TimerClock::Wall(Clock::Realtime));
+        let node = if may_follow && deadline_ns.is_some() { Some(WaitNode::new()?) } else { None };
         let (needs_coroutine, waker) = {
             let mut state = self.state.lock();
-            state.deadline_ns = deadline_ns;
+            (state.deadline_ns, state.base) = (deadline_ns, base);
             state.interval_ns = interval_ns;
             state.overrun = 0;
             (state.is_posted, state.not_before_ns) = (false, 0);
@@ -239,7 +252,7 @@ impl Timer {
             waker.wake();
         }
         if needs_coroutine {
-            let spawned = sched::spawn(Priority::KERNEL, run(self.clone()));
+            let spawned = sched::spawn(Priority::KERNEL, run(self.clone(), node));
             spawned.inspect_err(|_| {
                 let mut state = self.state.lock();
                 (state.has_coroutine, state.deadline_ns) = (false, None);
@@ -260,19 +273,20 @@ impl Timer {
     }
 
     /// Sends the signal of a timer that is due. One with an interval goes on when that is delivered.
-    fn post(&self, now: u64) {
+    fn post(&self) {
         let is_ignored = self.is_ignored();
         {
             let mut state = self.state.lock();
+            let (now, monotonic) = (state.base.now_ns(), now_ns());
             let Some(deadline) = state.deadline_ns.filter(|&deadline| deadline <= now) else { return };
             if state.interval_ns == 0 {
                 (state.deadline_ns, state.overrun) = (None, 0);
             } else if is_ignored {
                 state.forward(now);
-                state.not_before_ns = now.saturating_add(GAP_NS);
+                state.not_before_ns = monotonic.saturating_add(GAP_NS);
             } else {
                 state.is_posted = true;
-                state.not_before_ns = deadline.max(now).saturating_add(RESEND_NS);
+                state.not_before_ns = state.base.moment_ns(deadline).max(monotonic).saturating_add(RESEND_NS);
             }
         }
         self.notify(0, None);
@@ -295,7 +309,8 @@ impl Timer {
             if !core::mem::replace(&mut state.is_posted, false) {
                 return None;
             }
-            state.overrun = i32::try_from(state.forward(self.clock.now_ns())).unwrap_or(i32::MAX);
+            let now = state.now_ns(&self.clock);
+            state.overrun = i32::try_from(state.forward(now)).unwrap_or(i32::MAX);
             state.not_before_ns = 0;
             state.waker.clone()
         };
@@ -328,9 +343,16 @@ impl Timer {
         };
     }
 
-    /// The coroutine's poll: `Ready` when the timer is disarmed.
-    fn poll(&self, context: &mut Context<'_>, sleep: &mut Option<crate::time::Sleep>) -> Poll<()> {
+    /// The coroutine's poll: `Ready` when the timer is disarmed. By `node` it hears of settings of its clock.
+    fn poll(
+        &self,
+        context: &mut Context<'_>,
+        sleep: &mut Option<crate::time::Sleep>,
+        node: Option<&Arc<WaitNode>>,
+    ) -> Poll<()> {
         loop {
+            let is_of_day = self.state.lock().base == ClockBase::Day;
+            let look_ns = node.filter(|_| is_of_day).and_then(|node| watch_clock(node, context));
             let deadline = {
                 let mut state = self.state.lock();
                 let Some(deadline) = state.deadline_ns else {
@@ -338,21 +360,25 @@ impl Timer {
                     return Poll::Ready(());
                 };
                 state.waker.get_or_insert_with(|| context.waker().clone());
-                deadline.max(state.not_before_ns)
+                let moment = state.base.moment_ns(deadline).max(state.not_before_ns);
+                look_ns.map_or(moment, |look| look.min(moment))
             };
             *sleep = None;
             let next = sleep.insert(sleep_until(deadline));
             if Pin::new(next).poll(context).is_pending() {
                 return Poll::Pending;
             }
-            self.post(now_ns());
+            self.post();
         }
     }
 }
 
-async fn run(timer: Arc<Timer>) {
+async fn run(timer: Arc<Timer>, node: Option<Arc<WaitNode>>) {
     let mut sleep = None;
-    core::future::poll_fn(|context| timer.poll(context, &mut sleep)).await;
+    core::future::poll_fn(|context| timer.poll(context, &mut sleep, node.as_ref())).await;
+    if let Some(node) = node {
+        node.end();
+    }
 }
 
 /// A signal is about to be delivered: its timer, if it is one's, goes on.
@@ -370,14 +396,11 @@ pub fn delivered(process: &Process, mut information: Information) -> Information
     information
 }
 
-/// When a timer on `clock` that was set to `value_ns` expires: an absolute time of the clock, or so long from now. 0
+/// When a timer that was set to `value_ns` expires, on the clock of `base`: an absolute time, or so long from now. 0
 /// disarms.
-fn deadline_ns(clock: Clock, value_ns: u64, is_absolute: bool) -> Option<u64> {
-    if value_ns == 0 {
-        return None;
-    }
-    let deadline = if is_absolute { Deadline::at(clock, value_ns) } else { Deadline::after(Some(value_ns)) };
-    Some(deadline.moment_ns())
+fn deadline_ns(base: ClockBase, value_ns: u64, is_absolute: bool) -> Option<u64> {
+    let start = if is_absolute { 0 } else { base.now_ns() };
+    (value_ns != 0).then(|| start.saturating_add(value_ns))
 }
 
 /// Ends every timer; with `keep_own`, as `execve` does, only those of timer_create(2).

@@ -5,6 +5,7 @@
 //! process or thread that the path went through.
 
 mod clocks;
+mod config;
 mod coroutines;
 mod file;
 mod ipc;

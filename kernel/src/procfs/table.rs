@@ -3,9 +3,9 @@
 use crate::arch::MAX_CPUS;
 use crate::procfs::{
     Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth,
-    StoreByThread, StoreOwn, What, clocks, coroutines, ipc, keys, large_pages, link, mounts, namespace, net,
-    net_class, net_counts, net_settings, node, process, processor, setting_names, settings, sockets, system,
-    usage, users,
+    StoreByThread, StoreOwn, What, clocks, config, coroutines, ipc, keys, large_pages, link, mounts,
+    namespace, net, net_class, net_counts, net_settings, node, process, processor, setting_names, settings,
+    sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -96,6 +96,7 @@ static ROOT_ITEMS: &[Item] = &[
     link(b"net", link::own_network),
     text(b"cgroups", system::control_groups),
     text(b"cmdline", system::command_line),
+    text(b"config.gz", config::compressed),
     text(b"cpuinfo", system::processors),
     text(b"devices", system::devices),
     text(b"diskstats", system::nothing),
@@ -202,12 +203,7 @@ static PROCESS_ITEMS: &[Item] = &[
 ];
 
 static THREAD_ITEMS: &[Item] = &[
-    Item {
-        name: b"children",
-        permissions: 0o444,
-        what: What::Parts(process::children),
-        is_guarded: false,
-    },
+    Item { name: b"children", permissions: 0o444, what: What::Parts(process::children), is_guarded: false },
     Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR), is_guarded: false },
     directory(b"fdinfo", What::Descriptors(&DESCRIPTOR_INFORMATION)),
     link(b"cwd", link::working),

@@ -10,7 +10,8 @@ use crate::arch::paging::{PAGE_SIZE, USER_END};
 use crate::arch::protection_key;
 use crate::call::caller::Caller;
 use crate::error::Errno;
-use crate::fs::{OpenFile, StatusFlags};
+use crate::fs::flags::FileFlags;
+use crate::fs::{OpenFile, StatusFlags, flags};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, FutureLocks, KeyChange, MapRequest, MappingView, Placement, Protection};
 use crate::memory::{Space, overcommit};
@@ -164,6 +165,9 @@ fn back_with_file(
     }
     if open.flags().contains(StatusFlags::PATH) {
         return Err(Errno::EBADF);
+    }
+    if is_shared && open.is_writable() {
+        flags::check_open_without(open, FileFlags::APPEND).map_err(|_| Errno::EACCES)?;
     }
     const SEALS: u32 = linux::F_SEAL_WRITE | linux::F_SEAL_FUTURE_WRITE;
     let mut may_write = is_shared && open.is_writable();

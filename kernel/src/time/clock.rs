@@ -95,6 +95,43 @@ impl Deadline {
     }
 }
 
+/// The clock that a moment is kept on. A time of day stays one, so that it comes earlier or later when that is set;
+/// all others are moments of the monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockBase {
+    /// The monotonic clock.
+    #[default]
+    Monotonic,
+    /// The time of day.
+    Day,
+}
+
+impl ClockBase {
+    /// The base of a moment that was given as a time of this clock, or as so long from now.
+    #[must_use]
+    pub fn of(clock: Clock, is_absolute: bool) -> Self {
+        if is_absolute && clock == Clock::Realtime { Self::Day } else { Self::Monotonic }
+    }
+
+    /// The time on it.
+    #[must_use]
+    pub fn now_ns(self) -> u64 {
+        match self {
+            Self::Monotonic => now_ns(),
+            Self::Day => Clock::Realtime.now_ns(),
+        }
+    }
+
+    /// The moment of the monotonic clock, as the time of day is set now.
+    #[must_use]
+    pub fn moment_ns(self, time_ns: u64) -> u64 {
+        match self {
+            Self::Monotonic => time_ns,
+            Self::Day => Deadline::at(Clock::Realtime, time_ns).moment_ns(),
+        }
+    }
+}
+
 /// Nanoseconds of a `struct timespec`.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ pub mod system_page;
 mod timers;
 
 pub use crate::arch::time::now_ns;
-pub use crate::time::clock::{Clock, Deadline, NS_PER_SECOND, timespec_ns, timespec_words};
+pub use crate::time::clock::{Clock, ClockBase, Deadline, NS_PER_SECOND, timespec_ns, timespec_words};
 pub use crate::time::timers::{Sleep, keeper, on_timer, sleep_until};
 
 /// Ticks a second in which times(2), `/proc` and `SIGCHLD` count processor time: `sysconf(_SC_CLK_TCK)`.

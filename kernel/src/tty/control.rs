@@ -88,8 +88,12 @@ pub(super) fn ioctl(
         }
         ioctl::TIOCGDEV => store(call, argument, &(terminal.device as u32).to_le_bytes()),
         ioctl::TIOCGETD => store(call, argument, &[0; 4]),
-        // Pushing input would let one program type into another.
-        ioctl::TIOCSTI => Err(Errno::EIO.into()),
+        ioctl::TIOCSETD => {
+            let mut discipline = [0; 4];
+            load(call, argument, &mut discipline)?;
+            if discipline == [0; 4] { Ok(0) } else { Err(Errno::EINVAL.into()) }
+        }
+        ioctl::TIOCSTI => type_in(terminal, side, call, argument),
         _ => settings_ioctl(terminal, side, call, request, argument),
     }
 }
@@ -202,6 +206,21 @@ fn job_ioctl(
         }
         _ => Err(Errno::ENOTTY.into()),
     }
+}
+
+/// `TIOCSTI`: a byte as if it had been typed, by whose terminal it is. What finds no room is lost, as on a line.
+fn type_in(terminal: &Terminal, side: TerminalSide, call: &Call<'_>, address: usize) -> TryResult<usize> {
+    if side == TerminalSide::Master {
+        // Its input is what programs print.
+        return Err(Errno::EIO.into());
+    }
+    if !job::is_controlling(terminal, call.thread) && !call.thread.credentials().is_capable(CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM.into());
+    }
+    let mut byte = [0];
+    load(call, address, &mut byte)?;
+    terminal.line_input(&byte);
+    Ok(0)
 }
 
 /// A program in the background that changes the terminal is stopped.

@@ -17,6 +17,7 @@ mod asynchronous_calls;
 mod barrier;
 mod bounds;
 mod cgroups;
+mod clock_setting;
 mod core_dump;
 mod cpu_time;
 mod delivery;
@@ -28,6 +29,7 @@ mod epoll;
 mod extended;
 mod fanotify;
 mod file;
+mod file_flags;
 mod file_signals;
 mod file_tunables;
 mod fuse;
@@ -35,6 +37,7 @@ mod inet;
 mod inheritance;
 mod inotify;
 mod ipc;
+mod kernel_options;
 mod keys;
 mod landlock;
 mod large_pages;
@@ -115,6 +118,7 @@ const FAMILIES: &[&[Test]] = &[
     bounds::TESTS,
     discard::TESTS,
     file::TESTS,
+    file_flags::TESTS,
     descriptor::TESTS,
     direct::TESTS,
     ranges::TESTS,
@@ -152,6 +156,7 @@ const FAMILIES: &[&[Test]] = &[
     barrier::TESTS,
     rseq::TESTS,
     time::TESTS,
+    clock_setting::TESTS,
     cpu_time::TESTS,
     poll::TESTS,
     epoll::TESTS,
@@ -184,6 +189,7 @@ const FAMILIES: &[&[Test]] = &[
     inheritance::TESTS,
     inotify::TESTS,
     fanotify::TESTS,
+    kernel_options::TESTS,
     perf::TESTS,
     rare_arguments::TESTS,
     ipc::segments::TESTS,

@@ -21,6 +21,7 @@ crate::tests! {
     descriptors_behind_large_pieces_come_one_by_one
     a_write_counts_what_lies_before_missing_memory
     pieces_that_are_cut_take_little_memory
+    nothing_is_spliced_to_what_takes_no_pages
 }
 
 const PAGE: usize = 4096;
@@ -131,5 +132,37 @@ fn pieces_that_are_cut_take_little_memory() -> Outcome {
         expect_eq!(read(&reader, &mut buffer), Ok(written));
     }
     expect_eq!(write(&writer, &vec![8; 16 * PAGE]), Ok(16 * PAGE));
+    Ok(())
+}
+
+/// Files that take numbers, or nothing, say so at once, although the pipe is empty and could be waited for.
+fn nothing_is_spliced_to_what_takes_no_pages() -> Outcome {
+    use nix::fcntl::{SpliceFFlags, splice};
+    use nix::sys::epoll::{Epoll, EpollCreateFlags};
+    use nix::sys::eventfd::EventFd;
+    use nix::sys::inotify::{InitFlags, Inotify};
+    use nix::sys::signalfd::{SigSet, SignalFd};
+    use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
+    use std::os::fd::AsFd;
+
+    let (reading, _writing) = pipe().or_fail()?;
+    let event = EventFd::new().or_fail()?;
+    let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::empty()).or_fail()?;
+    let zero = std::fs::OpenOptions::new().write(true).open("/dev/zero").or_fail()?;
+    for target in [event.as_fd(), timer.as_fd(), zero.as_fd()] {
+        expect_eq!(splice(&reading, None, target, None, 100, SpliceFFlags::empty()), Err(Errno::EINVAL));
+    }
+    let epoll = Epoll::new(EpollCreateFlags::empty()).or_fail()?;
+    let signals = SignalFd::new(&SigSet::empty()).or_fail()?;
+    let inotify = Inotify::init(InitFlags::empty()).or_fail()?;
+    for target in [epoll.0.as_fd(), signals.as_fd()] {
+        expect_eq!(splice(&reading, None, target, None, 100, SpliceFFlags::empty()), Err(Errno::EINVAL));
+    }
+    let refused = splice(&reading, None, &inotify, None, 100, SpliceFFlags::empty());
+    expect_eq!(refused, Err(Errno::EBADF));
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null").or_fail()?;
+    let (reading, writing) = pipe().or_fail()?;
+    write(&writing, b"text").or_fail()?;
+    expect_eq!(splice(&reading, None, &null, None, 100, SpliceFFlags::empty()), Ok(4));
     Ok(())
 }

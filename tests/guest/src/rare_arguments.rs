@@ -29,6 +29,10 @@ crate::tests! {
     policies_of_failing_memory_are_kept
     speculation_is_told_of
     the_terminal_hangs_up
+    ranges_of_files_are_stored
+    bytes_behind_the_last_are_refused
+    writers_are_told_by_themselves
+    requested_keys_need_a_keyring_to_go_to
 }
 
 const PAGE: usize = 4096;
@@ -293,5 +297,103 @@ fn the_terminal_hangs_up() -> Outcome {
         i32::from(call(libc::SYS_vhangup, [0; 5]) != Err(Errno::EPERM))
     })?;
     expect!(matches!(status, WaitStatus::Exited(_, 0)));
+    Ok(())
+}
+
+fn ranges_of_files_are_stored() -> Outcome {
+    let scratch = Scratch::new("ranges")?;
+    let file = File::create_new(scratch.path("file")).or_fail()?;
+    let store = |file: &File| call(libc::SYS_sync_file_range, [number(file), 0, 0, 0, 0]);
+    expect_eq!(store(&file), Ok(0));
+    expect_eq!(store(&File::open(&scratch.0).or_fail()?), Ok(0));
+    expect_eq!(store(&File::open("/dev/null").or_fail()?), Err(Errno::ESPIPE));
+    expect_eq!(store(&File::open("/dev/zero").or_fail()?), Err(Errno::ESPIPE));
+    Ok(())
+}
+
+/// A key that is made on request goes to the session, say, which the caller may have joined without a right to write.
+fn requested_keys_need_a_keyring_to_go_to() -> Outcome {
+    const JOIN_SESSION: usize = 1;
+    const SET_PERMISSIONS: usize = 5;
+    const SET_DEFAULT_RING: usize = 14;
+    const DEFAULT_IS_SESSION: usize = 3;
+    /// View, read and search for the possessor.
+    const NOT_WRITE: usize = 0x0b00_0000;
+    let session = call(libc::SYS_keyctl, [JOIN_SESSION, 0, 0, 0, 0]).or_fail()?;
+    expect_eq!(call(libc::SYS_keyctl, [SET_DEFAULT_RING, DEFAULT_IS_SESSION, 0, 0, 0]).map(drop), Ok(()));
+    let request = |callout: usize| {
+        call(libc::SYS_request_key, [c"user".as_ptr().addr(), c"nothing".as_ptr().addr(), callout, 0, 0])
+    };
+    expect_eq!(call(libc::SYS_keyctl, [SET_PERMISSIONS, session, NOT_WRITE, 0, 0]), Ok(0));
+    expect_eq!(request(0), Err(Errno::ENOKEY));
+    expect_eq!(request(c"callout".as_ptr().addr()), Err(Errno::EACCES));
+    Ok(())
+}
+
+fn bytes_behind_the_last_are_refused() -> Outcome {
+    let scratch = Scratch::new("last")?;
+    let path = scratch.path("file");
+    std::fs::write(&path, "text").or_fail()?;
+    let file = File::options().read(true).write(true).open(&path).or_fail()?;
+    let appending = File::options().append(true).open(&path).or_fail()?;
+    let bytes = [0_u8; 1024];
+    let address = bytes.as_ptr().addr();
+    let last = i64::MAX as usize;
+    for position in [last, last - 100] {
+        for file in [&file, &appending] {
+            let written = call(libc::SYS_pwrite64, [number(file), address, 1024, position, 0]);
+            expect_eq!(written, Err(Errno::EINVAL));
+        }
+        expect_eq!(call(libc::SYS_pread64, [number(&file), address, 1024, position, 0]), Err(Errno::EINVAL));
+    }
+    expect_eq!(call(libc::SYS_pread64, [number(&file), address, 1024, last - 1024, 0]), Ok(0));
+    let (_reading, writing) = nix::unistd::pipe().or_fail()?;
+    let mut position = last - 100;
+    let at = (&raw mut position).addr();
+    for (count, at) in [(usize::MAX, 0), (1024, at)] {
+        let sent = call(libc::SYS_sendfile, [number(&writing), number(&file), at, count, 0]);
+        expect_eq!(sent, Err(Errno::EINVAL));
+    }
+    let directory = File::open(&scratch.0).or_fail()?;
+    let sent = call(libc::SYS_sendfile, [number(&writing), number(&directory), 0, 100, 0]);
+    expect_eq!(sent, Err(Errno::EINVAL));
+    Ok(())
+}
+
+/// The signals of a write that fails count as those of the writer itself.
+fn writers_are_told_by_themselves() -> Outcome {
+    use nix::sys::resource::{Resource, setrlimit};
+    use nix::sys::signal::{SigSet, Signal};
+    let scratch = Scratch::new("told")?;
+    let file = File::create_new(scratch.path("file")).or_fail()?;
+    let ended = in_child(|| {
+        let signals: SigSet = [Signal::SIGXFSZ, Signal::SIGPIPE].into_iter().collect();
+        if signals.thread_block().is_err() || setrlimit(Resource::RLIMIT_FSIZE, 0, 0).is_err() {
+            return 1;
+        }
+        let sender = || {
+            // SAFETY: zeros are a value of it.
+            let mut information: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: set and information live during the call.
+            let signal = unsafe { libc::sigwaitinfo(signals.as_ref(), &raw mut information) };
+            // SAFETY: the signal is of a kind with a sender.
+            (signal, information.si_code, unsafe { information.si_pid() })
+        };
+        let own = std::process::id().cast_signed();
+        if nix::unistd::write(&file, b"x") != Err(Errno::EFBIG)
+            || sender() != (libc::SIGXFSZ, libc::SI_USER, own)
+        {
+            return 2;
+        }
+        let Ok((reading, writing)) = nix::unistd::pipe() else { return 3 };
+        drop(reading);
+        if nix::unistd::write(&writing, b"x") != Err(Errno::EPIPE)
+            || sender() != (libc::SIGPIPE, libc::SI_USER, own)
+        {
+            return 4;
+        }
+        0
+    })?;
+    expect!(matches!(ended, WaitStatus::Exited(_, 0)));
     Ok(())
 }

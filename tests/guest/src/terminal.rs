@@ -24,10 +24,15 @@ crate::tests! {
     background_reader_is_stopped
     hang_up_ends_the_session
     closed_slave_is_an_error
+    input_is_typed_by_whose_terminal_it_is
+    there_is_one_line_discipline
 }
 
 nix::ioctl_read_bad!(get_window_size, libc::TIOCGWINSZ, Winsize);
 nix::ioctl_write_int_bad!(set_controlling_terminal, libc::TIOCSCTTY);
+nix::ioctl_write_ptr_bad!(type_in, libc::TIOCSTI, u8);
+nix::ioctl_write_ptr_bad!(set_discipline, libc::TIOCSETD, libc::c_int);
+nix::ioctl_read_bad!(get_discipline, libc::TIOCGETD, libc::c_int);
 
 fn quiet(slave: &OwnedFd) -> Result<Termios, String> {
     let mut settings = tcgetattr(slave).or_fail()?;
@@ -185,5 +190,61 @@ fn closed_slave_is_an_error() -> Outcome {
     expect_eq!(master.read(&mut buffer).or_fail()?, 4);
     let error = master.read(&mut buffer).err().and_then(|error| error.raw_os_error());
     expect_eq!(error, Some(Errno::EIO as i32));
+    Ok(())
+}
+
+#[allow(unsafe_code, reason = "ioctls have no safe form")]
+fn input_is_typed_by_whose_terminal_it_is() -> Outcome {
+    let OpenptyResult { master: _master, slave } = openpty(None, None).or_fail()?;
+    quiet(&slave)?;
+    let child = spawn_child(|| {
+        let typed = |text: &[u8]| {
+            text.iter().try_for_each(|byte| {
+                // SAFETY: the byte lives during the call.
+                unsafe { type_in(slave.as_raw_fd(), byte) }.map(drop)
+            })
+        };
+        // The administrator may type into any.
+        if typed(b"one\n") != Ok(()) {
+            return 1;
+        }
+        let user = nix::unistd::Uid::from_raw(12_345);
+        if setsid().is_err() || nix::unistd::setresuid(user, user, user).is_err() {
+            return 2;
+        }
+        if typed(b"two\n") != Err(Errno::EPERM) {
+            return 3;
+        }
+        // SAFETY: the argument is a number.
+        if unsafe { set_controlling_terminal(slave.as_raw_fd(), 0) }.is_err() {
+            return 4;
+        }
+        if typed(b"three\n") != Ok(()) {
+            return 5;
+        }
+        // SAFETY: nothing is there.
+        if unsafe { type_in(slave.as_raw_fd(), std::ptr::null()) } != Err(Errno::EFAULT) {
+            return 6;
+        }
+        0
+    })?;
+    expect_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+    let mut buffer = [0; 64];
+    expect_eq!(read(&slave, &mut buffer), Ok(4));
+    expect_eq!(&buffer[..4], b"one\n");
+    Ok(())
+}
+
+#[allow(unsafe_code, reason = "ioctls have no safe form")]
+fn there_is_one_line_discipline() -> Outcome {
+    let OpenptyResult { master: _master, slave } = openpty(None, None).or_fail()?;
+    // SAFETY: the number lives during the calls.
+    let set = |discipline: libc::c_int| unsafe { set_discipline(slave.as_raw_fd(), &raw const discipline) };
+    expect_eq!(set(0), Ok(0));
+    expect_eq!(set(500), Err(Errno::EINVAL));
+    let mut discipline = -1;
+    // SAFETY: the number lives during the call.
+    expect_eq!(unsafe { get_discipline(slave.as_raw_fd(), &raw mut discipline) }, Ok(0));
+    expect_eq!(discipline, 0);
     Ok(())
 }

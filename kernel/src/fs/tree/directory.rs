@@ -240,6 +240,7 @@ impl TreeNode {
             }
         }
         let node = self.tree.node(&creation.contents, permissions, creation.credentials.fsuid, gid)?;
+        node.flags.inherit(&self.flags);
         self.lend_acl(&node)?;
         let entry = Dentry::new(node, Some(this.clone()), name)?;
         self.put(name, entry.clone())?;

@@ -7,6 +7,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::buffer::Atomicity;
+use crate::fs::flags::FileFlags;
 use crate::fs::inode::{Inode, Metadata};
 use crate::fs::range_lock::Ranges;
 use crate::fs::tree::content::Content;
@@ -124,7 +125,11 @@ impl File for TreeNode {
             let mut attributes = self.attributes.lock();
             // As with `relatime`; a node of the image stays clean.
             let is_older = attributes.accessed.seconds <= attributes.modified.seconds;
-            if attributes.dirty && is_older && !keeps_access_time(open) {
+            if attributes.dirty
+                && is_older
+                && !keeps_access_time(open)
+                && !self.flags.get().contains(FileFlags::NOATIME)
+            {
                 attributes.accessed = crate::fs::inode::Timestamp::now();
             }
         }

@@ -170,6 +170,7 @@ impl Tree {
             seals: Seals::new(linux_raw_sys::general::F_SEAL_SEAL),
             mapped: AtomicU8::new(0),
             write_hint: AtomicU8::new(0),
+            flags: crate::fs::flags::KeptFlags::new(),
             opened_at: SpinLock::new(None),
         })
     }

@@ -9,6 +9,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::acl::AclKind;
+use crate::fs::flags::KeptFlags;
 use crate::fs::inode::{
     BLOCK_UNIT, Contents, Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename,
     Statistics, Timestamp,
@@ -54,6 +55,7 @@ pub struct TreeNode {
     pub(super) mapped: AtomicU8,
     /// `F_SET_RW_HINT`.
     pub(super) write_hint: AtomicU8,
+    pub(super) flags: KeptFlags,
     /// Where it was opened last, for the paths in `/proc/PID/maps`.
     pub(super) opened_at: SpinLock<Option<(Weak<Mount>, Weak<Dentry>)>>,
 }
@@ -188,6 +190,7 @@ impl TreeNode {
             seals: Seals::new(linux::F_SEAL_SEAL),
             mapped: AtomicU8::new(0),
             write_hint: AtomicU8::new(0),
+            flags: KeptFlags::new(),
             opened_at: SpinLock::new(None),
         })
     }
@@ -231,6 +234,7 @@ impl TreeNode {
         let directory = crate::fs::tree::directory::tree_node(directory).map_err(|_| Errno::EOPNOTSUPP)?;
         let node = directory.tree.unnamed(&Contents::Regular, permissions, credentials)?;
         node.attributes.lock().linkable = true;
+        node.flags.inherit(&directory.flags);
         directory.lend_acl(&node)?;
         Ok(node)
     }
@@ -419,6 +423,10 @@ impl Inode for TreeNode {
 
     fn write_hint(&self) -> Option<&AtomicU8> {
         Some(&self.write_hint)
+    }
+
+    fn file_flags(&self) -> Option<&KeptFlags> {
+        matches!(self.kind, FileType::Regular | FileType::Directory).then_some(&self.flags)
     }
 
     fn marks(&self) -> Option<&Marks> {

@@ -5,16 +5,19 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
+use crate::fs::flags::FileFlags;
 use crate::fs::inode::{InodeChange, Timestamp};
-use crate::fs::{FileType, Metadata, OpenFile, Path, access, notify};
+use crate::fs::{FileType, Metadata, OpenFile, Path, access, flags, notify};
 use crate::process::Credentials;
 use crate::syscall::fs::{find, get, get_path};
 use crate::syscall::{Call, SyscallResult};
 
-fn change(place: &Path, change: &InodeChange) -> SyscallResult {
+/// Changes the attributes of a file that has none of the `barring` flags.
+fn change(place: &Path, change: &InodeChange, barring: FileFlags) -> SyscallResult {
     if place.mount.is_read_only() {
         return Err(Errno::EROFS.into());
     }
+    flags::check_without(&*place.entry.node, barring)?;
     place.entry.node.change(change)?;
     notify::report(&place.entry, linux::IN_ATTRIB);
     Ok(0.into())
@@ -36,10 +39,11 @@ impl ChangedFile {
         }
     }
 
-    fn change(&self, changes: &InodeChange) -> SyscallResult {
+    fn change(&self, changes: &InodeChange, barring: FileFlags) -> SyscallResult {
         match self {
-            Self::Place(place) => change(place, changes),
+            Self::Place(place) => change(place, changes, barring),
             Self::Open(open) => {
+                flags::check_open_without(open, barring)?;
                 open.file.change(changes)?;
                 Ok(0.into())
             }
@@ -92,7 +96,8 @@ fn change_mode(call: &Call<'_>, file: &ChangedFile, mode: u32) -> SyscallResult 
     if !credentials.is_in_group(metadata.gid) && !keeps_bits {
         permissions &= !linux::S_ISGID;
     }
-    file.change(&InodeChange { permissions: Some(permissions), ..InodeChange::default() })
+    let change = InodeChange { permissions: Some(permissions), ..InodeChange::default() };
+    file.change(&change, FileFlags::FIXED)
 }
 
 /// chown(2).
@@ -140,7 +145,9 @@ fn change_owner(call: &Call<'_>, file: &ChangedFile, uid: u32, gid: u32) -> Sysc
     let is_member = credentials.is_in_group(metadata.gid)
         || credentials.is_capable_over(metadata.uid, metadata.gid, linux::CAP_FSETID);
     let permissions = (metadata.kind != FileType::Directory).then(|| without_set_id(&metadata, is_member));
-    file.change(&InodeChange { permissions, uid, gid, ..InodeChange::default() })
+    // To name neither changes nothing.
+    let barring = if uid.is_none() && gid.is_none() { FileFlags::empty() } else { FileFlags::FIXED };
+    file.change(&InodeChange { permissions, uid, gid, ..InodeChange::default() }, barring)
 }
 
 /// Permissions that no longer lend the rights of an owner who has changed.
@@ -247,8 +254,10 @@ fn change_times(call: &Call<'_>, place: &Path, times: [When; 2]) -> SyscallResul
     }
     let credentials: &Credentials = &call.thread.credentials();
     let metadata = place.entry.node.metadata();
+    // To say that it is now is what writing does.
+    let is_touch = times == [When::Now; 2];
     if !access::owns(&metadata, credentials) {
-        if times != [When::Now; 2] {
+        if !is_touch {
             return Err(Errno::EPERM.into());
         }
         access::check(&*place.entry.node, credentials, Access::WRITE)?;
@@ -260,5 +269,6 @@ fn change_times(call: &Call<'_>, place: &Path, times: [When; 2]) -> SyscallResul
         When::At(time) => Some(time),
     };
     let [accessed, modified] = times.map(resolve);
-    change(place, &InodeChange { accessed, modified, ..InodeChange::default() })
+    let barring = if is_touch { FileFlags::IMMUTABLE } else { FileFlags::FIXED };
+    change(place, &InodeChange { accessed, modified, ..InodeChange::default() }, barring)
 }

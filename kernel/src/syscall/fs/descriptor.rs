@@ -8,13 +8,14 @@ use crate::arch::time::now_ns;
 use crate::call::caller::{Caller, carry_out};
 use crate::error::Errno;
 use crate::fs::descriptor::CLOSE_COST;
+use crate::fs::flags::{FileFlags, check_open_without};
 use crate::fs::pipe::{CAPACITY_MAX, PipeEnd};
 use crate::fs::{DescriptorTable, FileType, OpenFile, StatusFlags, downcast};
 use crate::net::inet::InetSocket;
 use crate::process::io_signal;
 use crate::process::seccomp::listener::ListenerFile;
 use crate::sched::Budget;
-use crate::syscall::fs::{get, get_file, lease, owner, put};
+use crate::syscall::fs::{flags, get, get_file, lease, owner, put};
 use crate::syscall::process::seccomp_listener;
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::operation::WaitOptions;
@@ -172,6 +173,9 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
                 asked.remove(StatusFlags::from_bits_retain(linux::FASYNC));
             }
             let before = open.flags();
+            if before.symmetric_difference(asked).contains(StatusFlags::APPEND) {
+                check_open_without(&open, FileFlags::APPEND)?;
+            }
             if before.symmetric_difference(asked).bits() & linux::FASYNC != 0 {
                 owner::set_async(&open, descriptor, asked.bits() & linux::FASYNC != 0)?;
             }
@@ -293,6 +297,9 @@ pub fn ioctl(call: &mut Call<'_>) -> SyscallResult {
             // Its requests may wait, which a file's own cannot.
             if let Some(file) = downcast::<ListenerFile>(&open) {
                 return seccomp_listener::ioctl(call, &file.0, request, argument);
+            }
+            if flags::is_request(request) {
+                return flags::ioctl(call, &open, request, argument);
             }
             return Ok(open.file.ioctl(call, &open, request, argument)?.into());
         }

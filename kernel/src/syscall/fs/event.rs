@@ -8,14 +8,14 @@ use crate::arch::time::now_ns;
 use crate::error::{Errno, TryResult};
 use crate::fs::eventfd::EventCounter;
 use crate::fs::inode::Contents;
-use crate::fs::timerfd::{Setting, TimerFile};
+use crate::fs::timerfd::{Expiries, Setting, TimerFile};
 use crate::fs::{Dentry, File, OpenFile, Path, StatusFlags, downcast, downcast_arc, setup};
 use crate::memory::fallible;
 use crate::signal::SignalSet;
 use crate::signal::fd::SignalFile;
 use crate::syscall::fs::{get, get_file, get_string, put};
 use crate::syscall::{Call, SyscallResult};
-use crate::time::{Clock, NS_PER_SECOND, timespec_ns};
+use crate::time::{Clock, ClockBase, NS_PER_SECOND, timespec_ns};
 
 use heddle_kernel_core::fallible::extend_reserved;
 
@@ -104,13 +104,22 @@ pub fn timerfd_settime(call: &mut Call<'_>) -> SyscallResult {
     let next = match value {
         0 => None,
         value if flags & ABSOLUTE == 0 => Some(now_ns().saturating_add(value)),
-        value if timer.clock == Clock::Realtime => Some(value.saturating_sub(Clock::realtime_offset_ns())),
+        value if timer.clock == Clock::Realtime => Some(value),
         value => Some(call.thread.clock_moment(timer.clock, value)),
     };
     if call.word(3) != 0 {
         call.thread.space().probe_write(call.word(3), size_of::<linux::itimerspec>())?;
     }
-    let before = timer.set(next, interval);
+    let is_of_day = flags & ABSOLUTE != 0 && timer.clock == Clock::Realtime;
+    let (before, was_canceled) = timer.set(Expiries {
+        next_ns: next,
+        base: ClockBase::of(timer.clock, is_of_day),
+        interval_ns: interval,
+        cancels: is_of_day && flags & linux::TFD_TIMER_CANCEL_ON_SET != 0,
+    });
+    if was_canceled {
+        return Err(Errno::ECANCELED.into());
+    }
     if call.word(3) != 0 {
         call.thread.store_result(call.word(3), &setting_bytes(before))?;
     }

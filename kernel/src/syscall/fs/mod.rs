@@ -6,6 +6,7 @@ pub mod directory;
 pub mod epoll;
 pub mod event;
 pub mod fanotify;
+mod flags;
 pub mod handle;
 pub mod inotify;
 pub mod landlock;

@@ -8,7 +8,7 @@ use crate::fs::fanotify;
 use crate::fs::inode::{Contents, Creation, Rename};
 use crate::fs::landlock::Referring;
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
-use crate::fs::{Dentry, FileType, Path, access, landlock, mount, notify, protection};
+use crate::fs::{Dentry, FileType, Path, access, flags, landlock, mount, notify, protection};
 use crate::process::Thread;
 use crate::syscall::fs::open::permissions_in;
 use crate::syscall::fs::{View, get_path};
@@ -165,6 +165,7 @@ fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) 
     }
     access::check_create(&found.directory, &view.credentials)?;
     protection::check_link(&**node, &view.credentials)?;
+    flags::check_changeable(&**node)?;
     let parent = &found.directory.entry;
     let name = found.vacant()?;
     parent.node.link(parent, name, node)?;

@@ -8,6 +8,7 @@ use crate::call::Caller;
 use crate::error::Errno;
 use crate::fs::access::Access;
 use crate::fs::fanotify::{self, OpenPermission};
+use crate::fs::flags::{FileFlags, check_without};
 use crate::fs::inode::{Contents, Creation, Inode, Opening};
 use crate::fs::lease::{self, LeaseBreak};
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
@@ -425,6 +426,10 @@ fn open_existing(
     }
     if kind == FileType::Directory && flags & linux::O_DIRECT != 0 {
         return Err(Errno::EINVAL);
+    }
+    let is_for_more = flags & linux::O_TRUNC == 0 && flags & linux::O_APPEND != 0;
+    if access.contains(Access::WRITE) && !is_for_more {
+        check_without(&**node, FileFlags::APPEND)?;
     }
     if flags & linux::O_NOATIME != 0 && !access::owns(&node.access(), &view.credentials) {
         return Err(Errno::EPERM);

@@ -143,6 +143,14 @@ fn start(
         return Err(Errno::ESPIPE.into());
     }
     check_direction(&open, direction)?;
+    // Bytes that no file can have.
+    let last = i64::MAX as u64;
+    if let Some(position) = position.filter(|&position| position > last - TRANSFER_LIMIT as u64) {
+        let length: usize = segments.as_slice().iter().map(|segment| segment.length).sum();
+        if position + length as u64 > last {
+            return Err(Errno::EINVAL.into());
+        }
+    }
     let transfer = Transfer {
         thread: call.thread.clone(),
         open,

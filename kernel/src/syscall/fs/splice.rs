@@ -6,6 +6,7 @@ use linux_raw_sys::general as linux;
 
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
+use crate::fs::inode::device_number;
 use crate::fs::pipe::PipeEnd;
 use crate::fs::{FileType, IoBuffer, OpenFile, StatusFlags, downcast};
 use crate::net::{Socket, Style};
@@ -50,6 +51,17 @@ impl SpliceSide {
             }
         };
         Ok(Self { open, position, position_at })
+    }
+
+    /// Checks that so many bytes from its position on are bytes that a file can have.
+    fn check_end(&self, length: usize) -> Result<(), Errno> {
+        let start = if self.open.file.is_seekable() {
+            self.position.unwrap_or_else(|| *self.open.offset.lock())
+        } else {
+            0
+        };
+        let end = start.checked_add(length as u64).map(i64::try_from);
+        if matches!(end, Some(Ok(_))) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     /// Reads or writes at the side's position, and moves it.
@@ -308,7 +320,7 @@ pub fn sendfile(call: &mut Call<'_>) -> SyscallResult {
         let _: [u8; 8] = get(call, call.word(2))?;
     }
     let from = get_file(call, 1)?;
-    check_direction(&from, TransferDirection::Read)?;
+    check_direction(&from, TransferDirection::Read).map_err(no_directory)?;
     if call.word(2) != 0 && !from.file.is_seekable() {
         return Err(Errno::ESPIPE.into());
     }
@@ -319,7 +331,14 @@ pub fn sendfile(call: &mut Call<'_>) -> SyscallResult {
     }
     let from = SpliceSide::new(call, from, call.word(2))?;
     let to = SpliceSide { open: to, position: None, position_at: 0 };
+    from.check_end(call.word(3))?;
+    to.check_end(call.word(3))?;
     copy(call, from, to, call.word(3), CopyManner::Whole)
+}
+
+/// The error for a directory, which has no pages to give.
+fn no_directory(error: Errno) -> Errno {
+    if error == Errno::EISDIR { Errno::EINVAL } else { error }
 }
 
 /// copy_file_range(2).
@@ -356,21 +375,36 @@ pub fn copy_file_range(call: &mut Call<'_>) -> SyscallResult {
     copy(call, from, to, length, CopyManner::Whole)
 }
 
+/// `/dev/null`, which takes pages, and the two devices of random bytes, which give them as well.
+const NULL: u64 = device_number(1, 3);
+const RANDOM: [u64; 2] = [device_number(1, 8), device_number(1, 9)];
+
 /// Whether bytes can be spliced out of a file: events, and the devices of zeros, have no pages to give.
 fn gives_pages(open: &OpenFile) -> bool {
     let metadata = open.metadata();
     match metadata.kind {
         FileType::Fifo | FileType::Socket => true,
-        FileType::Character => !open.file.stays_at_start(),
+        FileType::Character => !open.file.stays_at_start() || RANDOM.contains(&metadata.special),
+        _ => open.file.is_seekable(),
+    }
+}
+
+/// Whether bytes can be spliced into a file: events take numbers.
+fn takes_pages(open: &OpenFile) -> bool {
+    let metadata = open.metadata();
+    match metadata.kind {
+        FileType::Fifo | FileType::Socket => true,
+        FileType::Character => {
+            !open.file.stays_at_start() || metadata.special == NULL || RANDOM.contains(&metadata.special)
+        }
         _ => open.file.is_seekable(),
     }
 }
 
 /// Whether bytes can be spliced from one file to the other, at positions of their own or not.
 fn check_splice(from: &OpenFile, to: &OpenFile, has_positions: [bool; 2]) -> Result<(), Errno> {
-    let of_directory = |error| if error == Errno::EISDIR { Errno::EINVAL } else { error };
-    check_direction(from, TransferDirection::Read).map_err(of_directory)?;
-    check_direction(to, TransferDirection::Write).map_err(of_directory)?;
+    check_direction(from, TransferDirection::Read).map_err(no_directory)?;
+    check_direction(to, TransferDirection::Write).map_err(no_directory)?;
     if downcast::<PipeEnd>(from).is_none() && downcast::<PipeEnd>(to).is_none() {
         return Err(Errno::EINVAL);
     }
@@ -385,7 +419,7 @@ fn check_splice(from: &OpenFile, to: &OpenFile, has_positions: [bool; 2]) -> Res
         return Err(Errno::EINVAL);
     }
     let appends = downcast::<PipeEnd>(to).is_none() && to.flags().contains(StatusFlags::APPEND);
-    if !gives_pages(from) || appends {
+    if !gives_pages(from) || !takes_pages(to) || appends {
         return Err(Errno::EINVAL);
     }
     Ok(())
@@ -438,6 +472,8 @@ pub fn splice(call: &mut Call<'_>) -> SyscallResult {
     }
     check_splice(&from, &to, [call.word(1) != 0, call.word(3) != 0])?;
     let (from, to) = (SpliceSide::new(call, from, call.word(1))?, SpliceSide::new(call, to, call.word(3))?);
+    from.check_end(call.word(4))?;
+    to.check_end(call.word(4))?;
     copy(call, from, to, call.word(4), CopyManner::Splice { no_wait: flags & SPLICE_NONBLOCK != 0 })
 }
 

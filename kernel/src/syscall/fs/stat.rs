@@ -5,6 +5,7 @@ use linux_raw_sys::general as linux;
 use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
 use crate::fs::anonymous::path_of_open_file;
+use crate::fs::flags::{FileFlags, KeptFlags};
 use crate::fs::inode::{Statistics, device_major, device_minor};
 use crate::fs::lookup::LookupFlags;
 use crate::fs::{FileType, Metadata, Mount, OpenFile, Path, access};
@@ -95,8 +96,17 @@ fn put_stat(call: &Call<'_>, index: usize, metadata: &Metadata) -> SyscallResult
     Ok(0.into())
 }
 
-/// The attributes of a file, the number of the mount through which it is seen, and whether it is the root of that.
-fn seen_by_statx(call: &Call<'_>, flags: u32) -> TryResult<(Metadata, u32, bool)> {
+/// A file as statx(2) sees it.
+struct StatxView {
+    metadata: Metadata,
+    /// None where the file system keeps none.
+    flags: Option<FileFlags>,
+    /// The number of the mount through which it is seen.
+    mount: u32,
+    is_mount_root: bool,
+}
+
+fn seen_by_statx(call: &Call<'_>, flags: u32) -> TryResult<StatxView> {
     let (descriptor, is_empty_allowed) = (call.int(0), flags & linux::AT_EMPTY_PATH != 0);
     let path =
         if call.word(1) == 0 && is_empty_allowed { alloc::vec::Vec::new() } else { get_path(call, 1)? };
@@ -108,7 +118,8 @@ fn seen_by_statx(call: &Call<'_>, flags: u32) -> TryResult<(Metadata, u32, bool)
         let metadata = place.entry.node.metadata_now()?;
         (place, metadata)
     };
-    Ok((metadata, place.mount.id, place.is_mount_root()))
+    let flags = place.entry.node.file_flags().map(KeptFlags::get);
+    Ok(StatxView { metadata, flags, mount: place.mount.id, is_mount_root: place.is_mount_root() })
 }
 
 /// The `ST_` flags of a mount.
@@ -142,12 +153,14 @@ pub fn statx(call: &mut Call<'_>) -> SyscallResult {
     if flags & !KNOWN != 0 || has_both || mask & linux::STATX__RESERVED != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let (metadata, mount, is_mount_root) = seen_by_statx(call, flags)?;
+    let StatxView { metadata, flags, mount, is_mount_root } = seen_by_statx(call, flags)?;
+    let root = if is_mount_root { linux::STATX_ATTR_MOUNT_ROOT } else { 0 };
+    let known = linux::STATX_ATTR_MOUNT_ROOT | flags.map_or(0, |_| FileFlags::all().status());
     let (user, group) = shown_owner(call, &metadata);
     let bytes = encode!(linux::statx {
         stx_mask: linux::STATX_BASIC_STATS | linux::STATX_BTIME | linux::STATX_MNT_ID,
-        stx_attributes: if is_mount_root { u64::from(linux::STATX_ATTR_MOUNT_ROOT) } else { 0 },
-        stx_attributes_mask: u64::from(linux::STATX_ATTR_MOUNT_ROOT),
+        stx_attributes: u64::from(root | flags.map_or(0, FileFlags::status)),
+        stx_attributes_mask: u64::from(known),
         stx_mnt_id: mount,
         stx_blksize: BLOCK_BYTES,
         stx_nlink: metadata.links,

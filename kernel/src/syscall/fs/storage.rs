@@ -6,20 +6,21 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::access::Access;
+use crate::fs::flags::FileFlags;
 use crate::fs::inode::Opening;
 use crate::fs::lease::LeaseBreak;
 use crate::fs::range_lock::RangeGuard;
-use crate::fs::{FileType, OpenFile, StatusFlags, access};
+use crate::fs::{FileType, OpenFile, StatusFlags, access, flags};
 use crate::memory::space::{unmap_mapping_range, write_back};
 use crate::memory::writeback::StoreWait;
 use crate::memory::{MapSource, fallible, writeback};
 use crate::process::Resource;
 use crate::process::executable::again_if_stale;
 use crate::sched::Budget;
-use crate::signal::{Information, Signal, send_to_thread};
+use crate::signal::Signal;
 use crate::syscall::caller::Caller;
 use crate::syscall::fs::open::finish;
-use crate::syscall::fs::transfer::TransferDirection;
+use crate::syscall::fs::transfer::{TransferDirection, tell_writer};
 use crate::syscall::fs::{find, get_file, get_path};
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::node::WaitKind;
@@ -57,6 +58,7 @@ fn open_to_truncate(call: &Call<'_>, path: &[u8]) -> Result<Arc<OpenFile>, Errno
         _ => return Err(Errno::EINVAL),
     }
     access::check_place(&place, &call.thread.credentials(), Access::WRITE)?;
+    flags::check_without(&*place.entry.node, FileFlags::APPEND)?;
     // Opened like any writer, so that a program that runs from it is left alone.
     let flags = StatusFlags::WRONLY;
     let opening = Opening { flags, flags_of_call: 0, place: &place, thread: Some(call.thread) };
@@ -75,8 +77,7 @@ fn check_size(caller: &Caller, open: &OpenFile, size: u64) -> Result<(), Errno> 
     let grows = open.file.size().is_some_and(|before| before < size);
     if grows && size > limit {
         if let Caller::Thread(thread) = caller {
-            // A realtime signal may find no room; this one always does.
-            let _ = send_to_thread(thread, Information::kernel(Signal::XFSZ));
+            tell_writer(thread, Signal::XFSZ);
         }
         return Err(Errno::EFBIG);
     }
@@ -138,6 +139,7 @@ pub fn ftruncate(call: &mut Call<'_>) -> SyscallResult {
     if !open.is_writable() {
         return Err(Errno::EINVAL.into());
     }
+    flags::check_open_without(&open, FileFlags::APPEND)?;
     check_size(call.thread, &open, size)?;
     truncate_file(call.thread, &open, size, 0)
 }
@@ -171,6 +173,9 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
     }
     check_allocation_mode(call.uint(1))?;
     crate::syscall::fs::read_write::check_direction(&open, TransferDirection::Write)?;
+    let only_grows = call.uint(1) & !linux::FALLOC_FL_KEEP_SIZE == 0;
+    let barred = if only_grows { FileFlags::IMMUTABLE } else { FileFlags::FIXED };
+    flags::check_open_without(&open, barred)?;
     if first.checked_add(length).is_none() {
         return Err(Errno::EFBIG.into());
     }
@@ -302,9 +307,9 @@ pub fn sync_file_range(call: &mut Call<'_>) -> SyscallResult {
     let (first, length) = (call.word(1) as i64, call.word(2) as i64);
     let valid =
         first >= 0 && length >= 0 && first.checked_add(length).is_some() && call.uint(3) & !KNOWN == 0;
-    match open.file.is_seekable() {
+    match open.kind() {
         _ if !valid => Err(Errno::EINVAL.into()),
-        true => store(&open),
-        false => Err(Errno::ESPIPE.into()),
+        FileType::Regular | FileType::Block | FileType::Directory | FileType::Symlink => store(&open),
+        _ => Err(Errno::ESPIPE.into()),
     }
 }

@@ -260,7 +260,7 @@ impl Transfer {
         };
         let room = limit.saturating_sub(at);
         if room == 0 {
-            let _ = send_to_thread(&self.thread, Information::kernel(Signal::XFSZ));
+            tell_writer(&self.thread, Signal::XFSZ);
             return Err(Errno::EFBIG);
         }
         buffer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
@@ -386,6 +386,12 @@ impl Operation for Transfer {
 
 /// Tells a thread that it wrote to something that nobody reads.
 pub fn broken_pipe(thread: &Arc<Thread>) {
-    // A realtime signal may find no room; this one always does.
-    let _ = send_to_thread(thread, Information::kernel(Signal::PIPE));
+    tell_writer(thread, Signal::PIPE);
+}
+
+/// Sends a thread a signal about its own write, which counts as its own, too.
+pub fn tell_writer(thread: &Arc<Thread>, signal: Signal) {
+    let information = Information::user(signal, thread.process.pid, thread.credentials().uid);
+    // A realtime signal may find no room; these always do.
+    let _ = send_to_thread(thread, information);
 }

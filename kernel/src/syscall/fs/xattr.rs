@@ -10,7 +10,7 @@ use crate::fs::access::Access;
 use crate::fs::acl::AclKind;
 use crate::fs::inode::{Inode, InodeChange};
 use crate::fs::xattr::{CAPABILITY, Extended, ServedValue, TRUSTED};
-use crate::fs::{FileType, Path, access, notify};
+use crate::fs::{FileType, Path, access, flags, notify};
 use crate::process::{Credentials, FileCapabilities};
 use crate::syscall::fs::{find, get_bytes, get_file, get_path, get_string, put};
 use crate::syscall::{Call, SyscallResult};
@@ -55,6 +55,9 @@ fn check(place: &Path, name: &[u8], who: &Credentials, access: Access) -> Result
     }
     if is_write && place.mount.is_read_only() {
         return Err(Errno::EROFS);
+    }
+    if is_write {
+        flags::check_changeable(&*place.entry.node)?;
     }
     let is_privileged = who.is_capable(linux::CAP_SYS_ADMIN);
     let refused = Err(if is_write { Errno::EPERM } else { Errno::ENODATA });
@@ -209,6 +212,7 @@ fn set_acl(call: &Call<'_>, place: &Path, kind: AclKind, value: &[u8]) -> Syscal
     if place.mount.is_read_only() {
         return Err(Errno::EROFS.into());
     }
+    flags::check_changeable(&**node)?;
     let metadata = node.metadata();
     if kind == AclKind::Default && metadata.kind != FileType::Directory {
         return if list.is_some() { Err(Errno::EACCES.into()) } else { Ok(0.into()) };

@@ -6,7 +6,7 @@ use heddle_kernel_core::keys::{KeyKind, NewKey, PAYLOAD_MAX, Reached, Serial, Wa
 
 use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
-use crate::process::keys::{KEYS, KeyCaller, errno, limits};
+use crate::process::keys::{KEYS, KeyCaller, OwnRing, errno, limits};
 use crate::syscall::fs::{get_bytes, get_string};
 use crate::syscall::{Call, SyscallResult};
 
@@ -107,6 +107,28 @@ pub fn link_found(
     keys.link(ring.serial, found, limits()).map_err(errno)
 }
 
+/// Checks that the caller could write to the keyring where a key would go that is made on request, which is where
+/// `KEYCTL_SET_REQKEY_KEYRING` says, or the next that is there.
+///
+/// # Errors
+/// `EACCES`.
+fn check_default_ring(call: &Call<'_>, caller: &mut KeyCaller<'_>) -> Result<(), Errno> {
+    const IN_ORDER: [OwnRing; 4] =
+        [OwnRing::Thread, OwnRing::Process, OwnRing::Session, OwnRing::UserSession];
+    // `KEY_REQKEY_DEFL_`.
+    let chosen = call.thread.process.keys().as_ref().map_or(0, |keys| keys.default_ring);
+    let rings = match chosen {
+        2 => &IN_ORDER[1..],
+        3 => &IN_ORDER[2..],
+        4 => &[OwnRing::User][..],
+        5 => &IN_ORDER[3..],
+        _ => &IN_ORDER[..],
+    };
+    let Some(serial) = rings.iter().find_map(|&ring| caller.own(ring, false).ok()) else { return Ok(()) };
+    let reached = Reached { serial, is_possessed: true };
+    KEYS.lock().permit(&reached, &caller.user(), rights::WRITE).map_err(errno)
+}
+
 /// request_key(2). Nobody makes keys on request: what is not there is `ENOKEY`.
 pub fn request_key(call: &mut Call<'_>) -> SyscallResult {
     /// Bytes of what is told to whoever would make the key.
@@ -123,7 +145,11 @@ pub fn request_key(call: &mut Call<'_>) -> SyscallResult {
     };
     let kind = KeyKind::named(&kind).ok_or(Errno::ENOKEY)?;
     let found = KEYS.lock().search_anchors(Wanted::Named(kind, &description), &caller.user());
-    let found = found.map_err(errno)?;
+    let found = found.map_err(errno);
+    if found == Err(Errno::ENOKEY) && call.word(2) != 0 && ring.is_none() {
+        check_default_ring(call, &mut caller)?;
+    }
+    let found = found?;
     link_found(&caller, found, ring, true)?;
     Ok((found as usize).into())
 }

@@ -10,6 +10,7 @@ use crate::error::Errno;
 use crate::sync::SpinLock;
 use crate::syscall::{Call, SyscallResult, get};
 use crate::time::{Clock, NS_PER_SECOND};
+use crate::wait::clock_change;
 
 /// The size of `struct timex`.
 const BYTES: usize = 208;
@@ -119,7 +120,7 @@ impl Timex {
 
 fn step_clock(step_ns: i64) -> Result<(), Errno> {
     let time = Clock::Realtime.now_ns().checked_add_signed(step_ns).ok_or(Errno::EINVAL)?;
-    Clock::set_realtime(time);
+    clock_change::set_realtime(time);
     Ok(())
 }
 

@@ -14,7 +14,10 @@ use crate::process::timers::TimerClock;
 use crate::process::{Thread, cpu_time, table};
 use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::time::{Clock, Deadline, timespec_ns, timespec_words};
+use crate::wait::clock_change;
+use crate::wait::engine::until;
 use crate::wait::node::WaitKind;
+use crate::wait::queue::Watch;
 
 const US_PER_SECOND: u64 = 1_000_000;
 /// The clocks' resolution.
@@ -127,7 +130,7 @@ fn set_realtime(thread: &Thread, time_ns: u64) -> SyscallResult {
     if !thread.credentials().is_capable(linux::CAP_SYS_TIME) {
         return Err(Errno::EPERM.into());
     }
-    Clock::set_realtime(time_ns);
+    clock_change::set_realtime(time_ns);
     Ok(0.into())
 }
 
@@ -191,6 +194,7 @@ pub fn clock_nanosleep(call: &mut Call<'_>) -> SyscallResult {
     let is_absolute = call.uint(1) & linux::TIMER_ABSTIME != 0;
     let remaining = (!is_absolute).then_some(call.word(3));
     match clock {
+        TimerClock::Wall(Clock::Realtime) if is_absolute => sleep_until_time_of_day(call.thread, time),
         TimerClock::Wall(clock) if is_absolute => {
             let deadline = Deadline::at(clock, call.thread.clock_moment(clock, time));
             sleep(call.thread, deadline, None)
@@ -274,6 +278,31 @@ fn sleep(thread: &Caller, deadline: Deadline, remaining: Option<usize>) -> Sysca
         let again = move |call: &mut Call<'_>| sleep(call.thread, deadline, Some(remaining));
         thread.set_restart(fallible::try_arc(again).map_err(|_| Errno::EINTR)?);
         Err(Errno::ERESTART_RESTARTBLOCK)
+    })
+}
+
+/// As [`sleep`], until the time of day is `time_ns`, which may be set meanwhile.
+fn sleep_until_time_of_day(thread: &Caller, time_ns: u64) -> SyscallResult {
+    let deadline = move || Deadline::at(Clock::Realtime, time_ns);
+    if deadline().is_over() {
+        return Ok(0.into());
+    }
+    let thread = thread.clone();
+    pending(async move {
+        loop {
+            let (changes, until_ns) = (clock_change::count(), deadline().moment_ns());
+            let is_set = |watch: &Watch| {
+                clock_change::watch(watch)?;
+                Ok((clock_change::count() != changes).then_some(()))
+            };
+            match until(&thread, WaitKind::Interruptible, Some(until_ns), is_set).await {
+                Ok(None) => return Ok(0),
+                Ok(Some(())) => {}
+                Err(Errno::ERESTARTSYS) if deadline().is_over() => return Ok(0),
+                Err(Errno::ERESTARTSYS) => return Err(Errno::ERESTARTNOHAND),
+                Err(error) => return Err(error),
+            }
+        }
     })
 }
 

@@ -415,6 +415,14 @@ fn the_directory_of_queues() -> Outcome {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).or_fail()?;
         expect_eq!(fs::metadata(&file).or_fail()?.mode(), 0o100640);
         expect!(fs::write(&file, "x").is_err());
+        // A file that is made in it is a queue of the usual shape.
+        let made = name(3);
+        fs::File::create(scratch.path(&made[1..])).or_fail()?;
+        let mut opened = open(&made, libc::O_RDWR, 0, None).or_fail()?;
+        opened.made = CString::new(made).ok();
+        opened.send("made", 0).or_fail()?;
+        expect_eq!(opened.receive(), got("made", 0));
+        expect!(fs::create_dir(scratch.path("directory")).is_err());
         fs::remove_file(&file).or_fail()?;
         expect_eq!(open(&path, libc::O_RDWR, 0, None).err(), Some(Errno::ENOENT));
         Ok(())
