@@ -1,7 +1,9 @@
 //! The devices that are only memory, null(4), full(4) and random(4).
 
 use alloc::sync::Arc;
+use linux_raw_sys::ioctl;
 
+use crate::call::Call;
 use crate::error::{Errno, TryResult};
 use crate::fs::inode::Opening;
 use crate::fs::{File, IoBuffer, OpenFile, devices};
@@ -26,6 +28,8 @@ const URANDOM: u32 = 9;
 /// Random bytes made at a time, and in one attempt: they take many times as long as other copies.
 const PIECE: usize = 256;
 const RANDOM_ATTEMPT: usize = 4096;
+/// What is known of the generator's state to nobody else: its key.
+const ENTROPY_BITS: i32 = 256;
 
 struct Device(u32);
 
@@ -85,6 +89,16 @@ impl File for Device {
 
     fn is_pollable(&self) -> bool {
         matches!(self.0, RANDOM | URANDOM)
+    }
+
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
+        match (self.0, request) {
+            (RANDOM | URANDOM, ioctl::RNDGETENTCNT) => {
+                crate::call::put(call, argument, &ENTROPY_BITS.to_ne_bytes())?;
+                Ok(0)
+            }
+            _ => Err(Errno::ENOTTY.into()),
+        }
     }
 
     fn is_seekable(&self) -> bool {

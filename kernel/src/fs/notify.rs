@@ -124,6 +124,13 @@ impl Mark {
         Ok(mark)
     }
 
+    /// The numbers of its node and of that's file system, as long as it exists.
+    #[must_use]
+    pub fn place(&self) -> Option<(u64, u64)> {
+        let metadata = self.node.upgrade()?.metadata();
+        Some((metadata.inode, metadata.device))
+    }
+
     /// Whether it is a mark on this node.
     #[must_use]
     pub fn is_on(&self, node: &Arc<dyn Inode>) -> bool {
@@ -430,7 +437,9 @@ pub fn report_self(node: &Arc<dyn Inode>, event: u32) {
         fanotify::report_self(node, event);
     }
     if let Some(marks) = node.marks() {
-        marks.tell(with_kind(event, node.kind()), 0, b"", false);
+        // Of a move inotify does not say that it is a directory's.
+        let told = if event == linux::IN_MOVE_SELF { event } else { with_kind(event, node.kind()) };
+        marks.tell(told, 0, b"", false);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Pipes and FIFOs, pipe(7) and fifo(7).
 
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt::Write;
@@ -13,7 +15,8 @@ use crate::fs::byte_queue::{
 };
 use crate::fs::inode::Contents;
 use crate::fs::offer::{OFFER_BYTES, OfferPlace, ReadOffer};
-use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, setup};
+use crate::fs::packet_pipe::PacketEnd;
+use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, downcast, setup};
 use crate::memory::fallible;
 use crate::process::{Credentials, running};
 use crate::sync::{SpinGuard, SpinLock};
@@ -25,12 +28,12 @@ const CAPACITY: usize = 65_536;
 /// The most that an ordinary user may ask for, as `/proc/sys/fs/pipe-max-size`.
 pub const CAPACITY_LIMIT: usize = 1 << 20;
 /// Writes of up to this many bytes are never mixed with others.
-const ATOMIC_BYTES: usize = linux::PIPE_BUF as usize;
+pub(super) const ATOMIC_BYTES: usize = linux::PIPE_BUF as usize;
 
 /// A pipe.
 pub struct Pipe {
-    state: SpinLock<PipeState>,
-    queue: WaitQueue,
+    pub(super) state: SpinLock<PipeState>,
+    pub(super) queue: WaitQueue,
     /// It is a FIFO: opening one end waits for the other.
     named: bool,
     /// The threads that wrote and read last, by their marks, whom the other side awaits.
@@ -38,14 +41,16 @@ pub struct Pipe {
     reader: AtomicU64,
 }
 
-struct PipeState {
-    bytes: ByteQueue,
+pub(super) struct PipeState {
+    pub(super) bytes: ByteQueue,
     offer: OfferPlace,
-    readers: u32,
-    writers: u32,
+    pub(super) readers: u32,
+    pub(super) writers: u32,
     /// How often each side has been opened: the other side's opening waits for it.
     reader_openings: u64,
     writer_openings: u64,
+    /// The lengths of the packets in the bytes, of a pipe of packets.
+    pub(super) packets: Option<Box<VecDeque<usize>>>,
 }
 
 impl HasBytes for PipeState {
@@ -56,7 +61,7 @@ impl HasBytes for PipeState {
 
 /// One end of a pipe, as it was opened.
 pub struct PipeEnd {
-    pipe: Arc<Pipe>,
+    pub(super) pipe: Arc<Pipe>,
     reads: bool,
     writes: bool,
     /// Openings of the other side when this end was opened.
@@ -79,6 +84,7 @@ impl Pipe {
             writers: 0,
             reader_openings: 0,
             writer_openings: 0,
+            packets: None,
         };
         let (writer, reader) = (AtomicU64::new(0), AtomicU64::new(0));
         let state = SpinLock::new(state);
@@ -99,7 +105,12 @@ impl Pipe {
         let seen = if reads { state.writer_openings } else { state.reader_openings };
         let met = if reads { state.writers > 0 } else { state.readers > 0 };
         // An end that is dropped counts itself out, so there must be none that was not counted in.
-        let end = fallible::try_arc_with(|| PipeEnd { pipe: self.clone(), reads, writes, seen, met })?;
+        let make = || PipeEnd { pipe: self.clone(), reads, writes, seen, met };
+        let end: Arc<dyn File> = if state.packets.is_some() {
+            fallible::try_arc_with(|| PacketEnd(make()))?
+        } else {
+            fallible::try_arc_with(make)?
+        };
         state.readers += u32::from(reads);
         state.writers += u32::from(writes);
         state.reader_openings += u64::from(reads);
@@ -110,7 +121,19 @@ impl Pipe {
     }
 }
 
-/// A pipe of its own, open at both ends: pipe(2). The reading end is the first.
+/// The pipe that an open file is an end of.
+#[must_use]
+pub fn end_of(open: &OpenFile) -> Option<&PipeEnd> {
+    downcast::<PipeEnd>(open).or_else(|| downcast::<PacketEnd>(open).map(|end| &end.0))
+}
+
+/// Whether an open file is an end of a pipe of packets.
+#[must_use]
+pub fn has_packets(open: &OpenFile) -> bool {
+    downcast::<PacketEnd>(open).is_some()
+}
+
+/// A pipe of its own, open at both ends: pipe(2). The reading end is the first. With `DIRECT` it is one of packets.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -122,10 +145,15 @@ pub fn pair(credentials: &Credentials, flags: StatusFlags) -> Result<(Arc<OpenFi
     // Thirty-two bytes are enough for any number.
     let _ = write!(name, "pipe:[{}]", node.metadata().inode);
     let pipe = node.pipe()?;
+    if flags.contains(StatusFlags::DIRECT) {
+        let packets = fallible::try_box(VecDeque::new())?;
+        pipe.state.lock().packets = Some(packets);
+    }
     let entry = Dentry::new(node, None, name.as_bytes())?;
     let place = Path { mount: mount.clone(), entry };
     let reader = pipe.open_end(StatusFlags::empty())?;
-    let reader = fallible::try_arc(OpenFile::at(reader, flags, place.clone()))?;
+    let reader =
+        fallible::try_arc(OpenFile::at(reader, flags.difference(StatusFlags::DIRECT), place.clone()))?;
     let writer = pipe.open_end(StatusFlags::WRONLY)?;
     let writer = fallible::try_arc(OpenFile::at(writer, flags | StatusFlags::WRONLY, place))?;
     Ok((reader, writer))
@@ -224,7 +252,11 @@ impl PipeEnd {
     /// `EBUSY`: it holds more.
     pub fn set_capacity(&self, capacity: usize) -> Result<usize, Errno> {
         let capacity = capacity.max(ATOMIC_BYTES).next_power_of_two();
-        if !self.pipe.state.lock().bytes.set_capacity(capacity) {
+        let mut state = self.pipe.state.lock();
+        let packets = state.packets.as_ref().map_or(0, |packets| packets.len());
+        let is_set = packets <= capacity / ATOMIC_BYTES && state.bytes.set_capacity(capacity);
+        drop(state);
+        if !is_set {
             return Err(Errno::EBUSY);
         }
         self.pipe.queue.wake(Events::OUT | Events::WRNORM);

@@ -47,6 +47,7 @@ mod namespaces;
 mod old_calls;
 mod opening;
 mod packet;
+mod packets;
 mod page_map;
 mod perf;
 mod pi;
@@ -64,6 +65,7 @@ mod progress;
 mod pty;
 mod ranges;
 mod rare_arguments;
+mod rare_results;
 mod realtime;
 mod rseq;
 mod runtime;
@@ -99,6 +101,7 @@ const FAMILIES: &[&[Test]] = &[
     signal::TESTS,
     delivery::TESTS,
     pipe::TESTS,
+    packets::TESTS,
     pipe_edges::TESTS,
     pipe_memory::TESTS,
     pipe_parallel::TESTS,
@@ -179,6 +182,7 @@ const FAMILIES: &[&[Test]] = &[
     fanotify::TESTS,
     perf::TESTS,
     rare_arguments::TESTS,
+    rare_results::TESTS,
     ipc::segments::TESTS,
     ipc::semaphores::TESTS,
     ipc::queues::TESTS,

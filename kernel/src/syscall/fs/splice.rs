@@ -6,7 +6,7 @@ use linux_raw_sys::general as linux;
 
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::pipe::PipeEnd;
+use crate::fs::pipe::{self, PipeEnd};
 use crate::fs::{FileType, IoBuffer, OpenFile, StatusFlags, downcast};
 use crate::net::{Socket, Style};
 use crate::syscall::fs::read_write::{check_direction, many};
@@ -368,6 +368,9 @@ fn gives_pages(open: &OpenFile) -> bool {
 
 /// Whether bytes can be spliced from one file to the other, at positions of their own or not.
 fn check_splice(from: &OpenFile, to: &OpenFile, has_positions: [bool; 2]) -> Result<(), Errno> {
+    if [from, to].into_iter().any(pipe::has_packets) {
+        return Err(Errno::EINVAL);
+    }
     let of_directory = |error| if error == Errno::EISDIR { Errno::EINVAL } else { error };
     check_direction(from, TransferDirection::Read).map_err(of_directory)?;
     check_direction(to, TransferDirection::Write).map_err(of_directory)?;
