@@ -84,7 +84,7 @@ pub mod event {
     /// Events of names in a directory.
     pub const NAMES: u32 = MOVED | CREATE | DELETE | RENAME;
     /// Events that wait for permission.
-    pub const PERMISSIONS: u32 = OPEN_PERM;
+    pub const PERMISSIONS: u32 = OPEN_PERM | OPEN_EXEC_PERM;
     /// Modifiers.
     pub const MODIFIERS: u32 = ON_CHILD | ONDIR;
     pub const KNOWN: u32 =

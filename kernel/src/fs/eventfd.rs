@@ -32,11 +32,11 @@ impl EventCounter {
         fallible::try_arc(Self { count: SpinLock::new(count), queue: WaitQueue::new(), semaphore })
     }
 
-    /// Counts one more, as far as there is room.
+    /// Counts one more, as far as there is room. The highest count, which no write leads to, says that there was none.
     pub fn signal(&self) {
         {
             let mut count = self.count.lock();
-            *count = (*count + 1).min(LIMIT);
+            *count = count.saturating_add(1);
         }
         self.queue.wake(Events::IN | Events::RDNORM);
     }
@@ -93,6 +93,7 @@ impl File for EventCounter {
         let mut ready = Events::empty();
         ready.set(Events::IN | Events::RDNORM, count > 0);
         ready.set(Events::OUT | Events::WRNORM, count < LIMIT);
+        ready.set(Events::ERR, count == u64::MAX);
         Ok(ready)
     }
 

@@ -135,6 +135,18 @@ impl Inotify {
         Ok(number)
     }
 
+    /// Marks from the one of an index on, so many at most.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn marks(&self, from: usize, most: usize) -> Result<Vec<Arc<Mark>>, Errno> {
+        let mut marks = fallible::try_with_capacity(most)?;
+        for mark in self.table.lock().marks.iter().skip(from).take(most) {
+            push_reserved(&mut marks, mark.mark.clone());
+        }
+        Ok(marks)
+    }
+
     /// Takes a mark away, and says so to whoever reads.
     ///
     /// # Errors

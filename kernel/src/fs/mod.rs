@@ -37,6 +37,7 @@ pub mod notify;
 pub mod offer;
 pub mod open;
 pub mod overlay;
+mod packet_pipe;
 pub mod pipe;
 pub mod protection;
 pub mod range_lock;
@@ -288,6 +289,11 @@ pub trait File: Any + Send + Sync {
     /// `ENODEV`: it can't be mapped.
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
         Err(Errno::ENODEV)
+    }
+
+    /// Notes in the access time that an open file has been read, or mapped so that it can be.
+    fn accessed_by(&self, open: &OpenFile) {
+        let _ = open;
     }
 
     /// The source of a shared mapping of a file that is open for writing.

@@ -124,6 +124,13 @@ impl Mark {
         Ok(mark)
     }
 
+    /// The numbers of its node and of that's file system, as long as it exists.
+    #[must_use]
+    pub fn place(&self) -> Option<(u64, u64)> {
+        let metadata = self.node.upgrade()?.metadata();
+        Some((metadata.inode, metadata.device))
+    }
+
     /// Whether it is a mark on this node.
     #[must_use]
     pub fn is_on(&self, node: &Arc<dyn Inode>) -> bool {

@@ -1,5 +1,7 @@
 //! Pipes and FIFOs, pipe(7) and fifo(7).
 
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt::Write;
@@ -14,7 +16,8 @@ use crate::fs::byte_queue::{
 };
 use crate::fs::inode::Contents;
 use crate::fs::offer::{OFFER_BYTES, OfferPlace, ReadOffer};
-use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, setup};
+use crate::fs::packet_pipe::PacketEnd;
+use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, downcast, setup};
 use crate::memory::fallible;
 use crate::process::{Credentials, running};
 use crate::sync::{SpinGuard, SpinLock};
@@ -91,12 +94,12 @@ fn is_free(who: &Credentials) -> bool {
 }
 
 /// Writes of up to this many bytes are never mixed with others.
-const ATOMIC_BYTES: usize = linux::PIPE_BUF as usize;
+pub(super) const ATOMIC_BYTES: usize = linux::PIPE_BUF as usize;
 
 /// A pipe.
 pub struct Pipe {
-    state: SpinLock<PipeState>,
-    queue: WaitQueue,
+    pub(super) state: SpinLock<PipeState>,
+    pub(super) queue: WaitQueue,
     /// It is a FIFO: opening one end waits for the other.
     named: bool,
     /// The threads that wrote and read last, by their marks, whom the other side awaits.
@@ -104,16 +107,18 @@ pub struct Pipe {
     reader: AtomicU64,
 }
 
-struct PipeState {
-    bytes: ByteQueue,
+pub(super) struct PipeState {
+    pub(super) bytes: ByteQueue,
     /// Only of a pipe that is no FIFO.
     pages: Option<PipePages>,
     offer: OfferPlace,
-    readers: u32,
-    writers: u32,
+    pub(super) readers: u32,
+    pub(super) writers: u32,
     /// How often each side has been opened: the other side's opening waits for it.
     reader_openings: u64,
     writer_openings: u64,
+    /// The lengths of the packets in the bytes, of a pipe of packets.
+    pub(super) packets: Option<Box<VecDeque<usize>>>,
 }
 
 impl HasBytes for PipeState {
@@ -124,7 +129,7 @@ impl HasBytes for PipeState {
 
 /// One end of a pipe, as it was opened.
 pub struct PipeEnd {
-    pipe: Arc<Pipe>,
+    pub(super) pipe: Arc<Pipe>,
     reads: bool,
     writes: bool,
     /// Openings of the other side when this end was opened.
@@ -148,6 +153,7 @@ impl Pipe {
             writers: 0,
             reader_openings: 0,
             writer_openings: 0,
+            packets: None,
         };
         let (writer, reader) = (AtomicU64::new(0), AtomicU64::new(0));
         let state = SpinLock::new(state);
@@ -168,7 +174,12 @@ impl Pipe {
         let seen = if reads { state.writer_openings } else { state.reader_openings };
         let met = if reads { state.writers > 0 } else { state.readers > 0 };
         // An end that is dropped counts itself out, so there must be none that was not counted in.
-        let end = fallible::try_arc_with(|| PipeEnd { pipe: self.clone(), reads, writes, seen, met })?;
+        let make = || PipeEnd { pipe: self.clone(), reads, writes, seen, met };
+        let end: Arc<dyn File> = if state.packets.is_some() {
+            fallible::try_arc_with(|| PacketEnd(make()))?
+        } else {
+            fallible::try_arc_with(make)?
+        };
         state.readers += u32::from(reads);
         state.writers += u32::from(writes);
         state.reader_openings += u64::from(reads);
@@ -179,7 +190,19 @@ impl Pipe {
     }
 }
 
-/// A pipe of its own, open at both ends: pipe(2). The reading end is the first.
+/// The pipe that an open file is an end of.
+#[must_use]
+pub fn end_of(open: &OpenFile) -> Option<&PipeEnd> {
+    downcast::<PipeEnd>(open).or_else(|| downcast::<PacketEnd>(open).map(|end| &end.0))
+}
+
+/// Whether an open file is an end of a pipe of packets.
+#[must_use]
+pub fn has_packets(open: &OpenFile) -> bool {
+    downcast::<PacketEnd>(open).is_some()
+}
+
+/// A pipe of its own, open at both ends: pipe(2). The reading end is the first. With `DIRECT` it is one of packets.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -196,11 +219,15 @@ pub fn pair(credentials: &Credentials, flags: StatusFlags) -> Result<(Arc<OpenFi
         let mut state = pipe.state.lock();
         state.bytes.set_capacity(pages.pages as usize * PAGE_BYTES);
         state.pages = Some(pages);
+        if flags.contains(StatusFlags::DIRECT) {
+            state.packets = Some(fallible::try_box(VecDeque::new())?);
+        }
     }
     let entry = Dentry::new(node, None, name.as_bytes())?;
     let place = Path { mount: mount.clone(), entry };
     let reader = pipe.open_end(StatusFlags::empty())?;
-    let reader = fallible::try_arc(OpenFile::at(reader, flags, place.clone()))?;
+    let reader =
+        fallible::try_arc(OpenFile::at(reader, flags.difference(StatusFlags::DIRECT), place.clone()))?;
     let writer = pipe.open_end(StatusFlags::WRONLY)?;
     let writer = fallible::try_arc(OpenFile::at(writer, flags | StatusFlags::WRONLY, place))?;
     Ok((reader, writer))
@@ -302,7 +329,8 @@ impl PipeEnd {
         let limits: &[&AtomicU32] = if is_free(who) { &[] } else { &[&PAGES_SOFT, &PAGES_HARD] };
         let mut state = self.pipe.state.lock();
         let before = state.bytes.capacity();
-        if !state.bytes.set_capacity(capacity) {
+        let packets = state.packets.as_ref().map_or(0, |packets| packets.len());
+        if packets > capacity / ATOMIC_BYTES || !state.bytes.set_capacity(capacity) {
             return Err(Errno::EBUSY);
         }
         if let Some(pages) = &mut state.pages

@@ -21,6 +21,7 @@ use crate::fs::{Dentry, File, FileType, IoBuffer, Mount, OpenFile, Path};
 use crate::ipc::limits::{IpcLimit, IpcLimits};
 use crate::ipc::namespace::IpcNamespace;
 use crate::memory::fallible;
+use crate::net::netlink::NetlinkSocket;
 use crate::process::detour::with_thread_here;
 use crate::process::{Credentials, Process, Resource};
 use crate::signal;
@@ -48,6 +49,28 @@ pub enum MqueueNotice {
     Nothing,
     /// A signal with a value.
     Signal(Signal, u64),
+    /// A message to a socket, by which the C library starts a thread: `SIGEV_THREAD`.
+    Socket(Arc<NetlinkSocket>, MqueueCookie),
+}
+
+/// What a program wants to be told; the last byte then says what happened.
+pub type MqueueCookie = [u8; 32];
+
+/// A message came.
+const WOKEN: u8 = 1;
+/// The wish was taken back.
+const REMOVED: u8 = 2;
+
+impl MqueueNotice {
+    /// Tells a socket, if it is to be told.
+    fn tell_socket(&self, event: u8) {
+        if let Self::Socket(socket, cookie) = self {
+            let mut message = *cookie;
+            message[31] = event;
+            // A socket that is full has no room for this, as in Linux.
+            let _ = socket.tell(&message);
+        }
+    }
 }
 
 struct NotifyRequest {
@@ -217,6 +240,9 @@ impl Queue {
         let wish = if is_first { state.wish.take() } else { None };
         drop(state);
         self.waiters.wake(Events::IN | Events::RDNORM);
+        if let Some(wish) = &wish {
+            wish.notice.tell_socket(WOKEN);
+        }
         if let Some(wish) = wish
             && let MqueueNotice::Signal(signal, value) = wish.notice
             && let Some(process) = wish.process.upgrade()
@@ -288,7 +314,9 @@ impl Queue {
     /// A process no longer wants to be told, or has closed a descriptor of the queue.
     pub fn forget_notice(&self, pid: i32) {
         let wish = self.state.lock().wish.take_if(|wish| wish.pid == pid);
-        drop(wish);
+        if let Some(wish) = wish {
+            wish.notice.tell_socket(REMOVED);
+        }
     }
 }
 
@@ -302,6 +330,9 @@ impl File for Queue {
             let (pid, kind, signal) = match &state.wish {
                 Some(NotifyRequest { pid, notice: MqueueNotice::Signal(signal, _), .. }) => {
                     (*pid, linux::SIGEV_SIGNAL, signal.number())
+                }
+                Some(NotifyRequest { pid, notice: MqueueNotice::Socket(..), .. }) => {
+                    (*pid, linux::SIGEV_THREAD, 0)
                 }
                 Some(wish) => (wish.pid, linux::SIGEV_NONE, 0),
                 None => (0, 0, 0),

@@ -162,6 +162,19 @@ impl NetlinkSocket {
         Ok(())
     }
 
+    /// Puts a message of the kernel's own into the socket.
+    ///
+    /// # Errors
+    /// `ENOBUFS`, `ENOMEM`.
+    pub fn tell(&self, message: &[u8]) -> Result<(), Errno> {
+        let mut answers = self.answers.lock();
+        let before = answers.waiting.len();
+        answers.append(message, before)?;
+        drop(answers);
+        self.queue.wake(Events::IN | Events::RDNORM);
+        Ok(())
+    }
+
     fn events(&self) -> Events {
         let answers = self.answers.lock();
         let mut events = Events::OUT | Events::WRNORM;

@@ -1,13 +1,17 @@
 //! Loading programs: from a file to an address space that is ready to run, and the change of a process to it.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering};
 use heddle_kernel_core::exec::{
     Auxiliary, HEADER_BYTES, Image, ImageError, ImageKind, ProgramStackError, Segment, StackPlan, Strings,
     StringsError, parse_script,
 };
+use heddle_kernel_core::fallible::extend_reserved;
+use heddle_kernel_core::fanotify::event;
 use heddle_kernel_core::signal::{AlternateStack, Signal};
 use linux_raw_sys::general as linux;
 
@@ -117,13 +121,32 @@ fn parse(file: Arc<OpenFile>, header: Vec<u8>) -> Result<ProgramSource, Errno> {
     Ok(ProgramSource { file, image, header })
 }
 
+/// The path by which the program itself can find its file: that of a descriptor, if the path begins there.
+fn path_inside(request: &ExecRequest) -> Result<Vec<u8>, Errno> {
+    const PREFIX_BYTES: usize = 24;
+    let mut prefix = String::new();
+    prefix.try_reserve_exact(PREFIX_BYTES + request.path.len()).map_err(|_| Errno::ENOMEM)?;
+    if request.directory != linux::AT_FDCWD && request.path.first() != Some(&b'/') {
+        let separator = if request.path.is_empty() { "" } else { "/" };
+        // The longest number fits.
+        let _ = write!(prefix, "/dev/fd/{}{separator}", request.directory);
+    }
+    let mut path = prefix.into_bytes();
+    extend_reserved(&mut path, &request.path);
+    Ok(path)
+}
+
 /// Finds the program: the file itself, or the interpreter that a script names, with the arguments put before.
 fn find(
     thread: &Arc<Thread>,
     request: &mut ExecRequest,
+    inside: &[u8],
     scripts: &mut Vec<Arc<OpenFile>>,
 ) -> Result<ProgramSource, Errno> {
     let mut path = fallible::try_to_vec(&request.path)?;
+    // A descriptor that the program will not have leads an interpreter to nothing.
+    let is_lost =
+        inside.len() != path.len() && thread.descriptors().close_on_exec(request.directory).unwrap_or(false);
     let (mut directory, mut how) = (request.directory, request.how);
     for _ in 0..=SCRIPT_DEPTH_MAX {
         let (file, header) = open(thread, directory, &path, how)?;
@@ -131,9 +154,12 @@ fn find(
             return parse(file, header);
         }
         let script = parse_script(&header).ok_or(Errno::ENOEXEC)?;
-        fallible::try_push(scripts, file)?;
+        if is_lost && scripts.is_empty() {
+            return Err(Errno::ENOENT);
+        }
         request.arguments.pop_front();
-        request.arguments.push_front(&path)?;
+        request.arguments.push_front(if scripts.is_empty() { inside } else { &path })?;
+        fallible::try_push(scripts, file)?;
         if let Some(argument) = script.argument {
             request.arguments.push_front(argument)?;
         }
@@ -146,10 +172,12 @@ fn find(
 
 /// Waits until nobody is left who has to permit that a file is opened.
 async fn permit(thread: &Arc<Thread>, file: &Arc<OpenFile>) -> Result<(), Errno> {
-    match OpenPermission::ask(file)? {
-        Some(permission) => permission.wait(&Caller::Thread(thread.clone())).await,
-        None => Ok(()),
+    for what in [event::OPEN_EXEC_PERM, event::OPEN_PERM] {
+        if let Some(permission) = OpenPermission::ask(file, what)? {
+            permission.wait(&Caller::Thread(thread.clone())).await?;
+        }
     }
+    Ok(())
 }
 
 /// The dynamic loader that a program names.
@@ -177,7 +205,8 @@ fn find_loader(thread: &Arc<Thread>, program: &ProgramSource) -> Result<Option<P
 /// Those of execve(2).
 pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Loaded, Errno> {
     let mut scripts = Vec::new();
-    let program = find(thread, &mut request, &mut scripts)?;
+    let inside = path_inside(&request)?;
+    let program = find(thread, &mut request, &inside, &mut scripts)?;
     let loader = find_loader(thread, &program)?;
     if fanotify::is_asked() {
         let files = scripts.iter().chain([&program.file]).chain(loader.iter().map(|loader| &loader.file));
@@ -227,12 +256,13 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
     auxiliary.vdso = places.object as u64;
     auxiliary.system_page = places.system as u64;
     auxiliary.process_pages = places.process as u64;
-    let stack = build_stack(thread, &space, &request, auxiliary, program.image.executable_stack).await?;
+    let stack =
+        build_stack(thread, &space, (&request, &inside), auxiliary, program.image.executable_stack).await?;
     space.key_memory(places.all()).await?;
     let mut context = fallible::try_box(UserContext::new_user())?;
     context.set_ip(entry);
     context.set_sp(stack.stack);
-    let name = request.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    let name = inside.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     Ok(Loaded {
         executable: program.file,
         layout: ProcessLayout { code: (base.wrapping_add(program.image.span().0 as usize), end), ..stack },
@@ -347,7 +377,7 @@ fn auxiliary(
 async fn build_stack(
     thread: &Thread,
     space: &Arc<Space>,
-    request: &ExecRequest,
+    (request, path): (&ExecRequest, &[u8]),
     auxiliary: Auxiliary,
     is_executable: bool,
 ) -> Result<ProcessLayout, Errno> {
@@ -358,7 +388,7 @@ async fn build_stack(
     let plan = StackPlan {
         top: top as u64,
         limit_bytes: (stack_limit / 4).clamp(STACK_START_BYTES as u64, Strings::BYTES_MAX as u64),
-        path: &request.path,
+        path,
         arguments: &request.arguments,
         environment: &request.environment,
         random,

@@ -238,6 +238,10 @@ impl File for ProcFile {
         Ok(ready)
     }
 
+    fn is_pollable(&self) -> bool {
+        self.node.is_pollable()
+    }
+
     fn truncate(&self, _: u64) -> Result<bool, Errno> {
         Ok(true)
     }

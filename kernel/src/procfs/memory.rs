@@ -42,6 +42,10 @@ fn failure(error: TryError) -> TryError {
 }
 
 impl File for MemoryFile {
+    fn is_pollable(&self) -> bool {
+        false
+    }
+
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let Some(space) = self.space() else { return Ok(0) };
         let mut done = 0;

@@ -255,6 +255,16 @@ pub fn process_of(open: &OpenFile) -> Option<Result<Arc<Process>, Errno>> {
 }
 
 impl ProcNode {
+    /// Whether epoll(7) takes it: not what a process has, but for its mounts.
+    fn is_pollable(&self) -> bool {
+        let has = |folder: &Item| match folder.what {
+            What::Directory(items) => items.as_ptr_range().contains(&core::ptr::from_ref(self.item)),
+            _ => false,
+        };
+        let is_of_process = self.subject.descriptor.is_some() || has(&table::PROCESS) || has(&table::THREAD);
+        !is_of_process || matches!(self.item.what, What::Mounts(_)) || self.item.name == b"mountstats"
+    }
+
     /// A number that two nodes share only by the rarest chance.
     fn inode(item: &Item, subject: &Subject) -> u64 {
         if core::ptr::eq(item, &raw const table::ROOT) {

@@ -50,6 +50,10 @@ impl PageMapFile {
 }
 
 impl File for PageMapFile {
+    fn is_pollable(&self) -> bool {
+        false
+    }
+
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let Some(space) = self.space.upgrade().filter(|space| space.thread_count() > 0) else { return Ok(0) };
         let is_whole = offset.is_multiple_of(ENTRY_BYTES as u64);

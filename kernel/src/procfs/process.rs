@@ -2,13 +2,15 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use crate::procfs::{Subject, Text};
 use heddle_kernel_core::mempolicy::NODES_MAX;
 use heddle_kernel_core::signal::Action;
 
 use crate::error::Errno;
-use crate::fs::{StatusFlags, downcast};
+use crate::fs::inotify::Inotify;
+use crate::fs::{OpenFile, StatusFlags, downcast};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Protection};
 use crate::memory::{Space, fallible};
@@ -110,6 +112,17 @@ pub fn set_dump_filter(subject: &Subject, bytes: &[u8]) -> Shown {
         None => text.parse(),
     };
     subject.process()?.set_dump_filter(parsed.map_err(|_| Errno::EINVAL)?);
+    Ok(())
+}
+
+/// How late timers of the thread may be, in nanoseconds.
+pub fn timer_slack(subject: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", subject.thread()?.timer_slack_ns()))
+}
+
+pub fn set_timer_slack(subject: &Subject, bytes: &[u8]) -> Shown {
+    let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?.trim_ascii();
+    subject.thread()?.set_timer_slack_ns(text.parse().map_err(|_| Errno::EINVAL)?);
     Ok(())
 }
 
@@ -515,8 +528,33 @@ pub fn limits(subject: &Subject, text: &mut Text) -> Shown {
     Ok(())
 }
 
-pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {
+/// Shows what a descriptor is for; of an instance of inotify(7) the next marks.
+pub fn descriptor_information(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
     let open = subject.open()?;
+    if from == 0 {
+        common_information(subject, &open, text)?;
+    }
+    downcast::<Inotify>(&open).map_or(Ok(None), |instance| marks(instance, text, from))
+}
+
+/// Lines about marks from an index on. Returns the next index, if there may be more.
+fn marks(instance: &Inotify, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
+    const MARKS_PER_PART: usize = 16;
+    let marks = instance.marks(from as usize, MARKS_PER_PART)?;
+    for mark in &marks {
+        let Some((inode, device)) = mark.place() else { continue };
+        let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00);
+        let mask = mark.mask.load(Ordering::Relaxed);
+        text.line(format_args!(
+            "inotify wd:{:x} ino:{inode:x} sdev:{:x} mask:{mask:x} ignored_mask:0 \n",
+            mark.number,
+            major << 20 | minor,
+        ))?;
+    }
+    Ok((marks.len() == MARKS_PER_PART).then_some(from + MARKS_PER_PART as u64))
+}
+
+fn common_information(subject: &Subject, open: &OpenFile, text: &mut Text) -> Shown {
     let mount = open.place.as_ref().map_or(0, |place| place.mount.id);
     let (offset, inode) = (*open.offset.lock(), open.metadata().inode);
     let closes = subject
@@ -528,7 +566,7 @@ pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {
         "pos:\t{offset}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{inode}\n",
         open.flags().difference(StatusFlags::EXECUTE).bits() | closes
     ))?;
-    match downcast::<ProcessFile>(&open) {
+    match downcast::<ProcessFile>(open) {
         Some(file) => {
             let Some(pid) = file.pid() else { return text.bytes(b"Pid:\t-1\nNSpid:\t-1\n") };
             let shown = subject.shown(pid);
@@ -537,7 +575,7 @@ pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {
             if shown == 0 {
                 return text.bytes(b"NSpid:\t0\n");
             }
-            let process = ProcessFile::process_of(&open)?;
+            let process = ProcessFile::process_of(open)?;
             numbers(subject, &process, "NSpid", pid, text)
         }
         None => Ok(()),

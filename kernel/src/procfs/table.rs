@@ -28,10 +28,6 @@ const fn private(name: &'static [u8], show: Show) -> Item {
     Item { name, permissions: 0o400, what: What::Text(show), is_guarded: true }
 }
 
-const fn guarded(name: &'static [u8], show: Show) -> Item {
-    Item { name, permissions: 0o444, what: What::Text(show), is_guarded: true }
-}
-
 pub(super) const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
     Item { name, permissions: 0o644, what: What::Writable(show, store), is_guarded: false }
 }
@@ -87,7 +83,7 @@ pub(super) static THREAD: Item = directory(b"", What::Directory(THREAD_ITEMS));
 
 static DESCRIPTOR: Item =
     Item { name: b"", permissions: 0o700, what: What::Link(link::descriptor), is_guarded: false };
-static DESCRIPTOR_INFORMATION: Item = guarded(b"", process::descriptor_information);
+static DESCRIPTOR_INFORMATION: Item = parts(b"", process::descriptor_information);
 
 static ROOT_ITEMS: &[Item] = &[
     link(b"self", link::own_process),
@@ -189,6 +185,12 @@ static PROCESS_ITEMS: &[Item] = &[
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
+    Item {
+        name: b"timerslack_ns",
+        permissions: 0o666,
+        what: What::Writable(process::timer_slack, process::set_timer_slack),
+        is_guarded: true,
+    },
     controlled(b"timens_offsets", clocks::offsets, clocks::set_offsets),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
     writable_map(b"projid_map", users::project_map, users::set_project_map),

@@ -36,8 +36,9 @@ fn line(text: &mut Text, name: &str, kib: u64) -> Shown {
     text.bytes(b" kB\n")
 }
 
-/// The lines that both files have; `in_parts` also shows the owners of the shared pages.
-fn amounts(text: &mut Text, usage: &Usage, in_parts: bool) -> Shown {
+/// The lines that both files have; `in_parts` also shows the owners of the shared pages. Of `locked` the mappings are
+/// locked.
+fn amounts(text: &mut Text, usage: &Usage, locked: u64, in_parts: bool) -> Shown {
     let kib = |bytes: u64| bytes / 1024;
     line(text, "Rss", kib(usage.resident))?;
     line(text, "Pss", kib(usage.share()))?;
@@ -58,12 +59,10 @@ fn amounts(text: &mut Text, usage: &Usage, in_parts: bool) -> Shown {
     // Large pages are anonymous only; nothing is swapped out or freed lazily.
     line(text, "LazyFree", 0)?;
     line(text, "AnonHugePages", kib(usage.large))?;
-    for name in
-        ["ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb", "Swap", "SwapPss", "Locked"]
-    {
+    for name in ["ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb", "Swap", "SwapPss"] {
         line(text, name, 0)?;
     }
-    Ok(())
+    line(text, "Locked", kib(locked))
 }
 
 fn flags(text: &mut Text, space: &Space, mapping: &MappingView) -> Shown {
@@ -85,6 +84,7 @@ fn flags(text: &mut Text, space: &Space, mapping: &MappingView) -> Shown {
         (true, "me"),
         (flags.contains(Flags::SHARED), "ms"),
         (flags.contains(Flags::GROWS_DOWN), "gd"),
+        (flags.contains(Flags::LOCKED), "lo"),
         (flags.contains(Flags::NOT_INHERITED), "dc"),
         (flags.contains(Flags::WIPED_IN_CHILD), "wf"),
         (flags.contains(Flags::NOT_DUMPED), "dd"),
@@ -110,22 +110,29 @@ pub struct Sum {
     /// The address up to which all is added up, and the end of the last mapping.
     at: usize,
     usage: Usage,
+    /// The share of the mappings before the present one, and of those among them that are locked.
+    before: u64,
+    locked: u64,
 }
 
 impl Sum {
-    /// Goes on through the mappings, so many steps, and shows each that is through to `visit`, with its usage. Returns
-    /// whether there are more.
+    /// Goes on through the mappings, so many steps, and shows each that is through to `visit`, with its usage and how
+    /// much of it is locked. Returns whether there are more.
     fn go_on(
         &mut self,
         space: &Space,
-        mut visit: impl FnMut(&mut Usage, &MappingView) -> Result<(), Errno>,
+        mut visit: impl FnMut(&mut Usage, &MappingView, u64) -> Result<(), Errno>,
     ) -> Result<bool, Errno> {
         for _ in 0..STEPS {
             let Some(mapping) = space.mapping_at_or_above(self.at) else { return Ok(false) };
             self.first = self.first.or(Some(mapping.start));
             self.at = space.add_usage(&mapping, self.at.max(mapping.start), &mut self.usage);
             if self.at >= mapping.end {
-                visit(&mut self.usage, &mapping)?;
+                let is_locked = mapping.flags.contains(Flags::LOCKED);
+                let locked = if is_locked { self.usage.share().saturating_sub(self.before) } else { 0 };
+                self.locked += locked;
+                visit(&mut self.usage, &mapping, locked)?;
+                self.before = self.usage.share();
             }
         }
         Ok(true)
@@ -135,12 +142,12 @@ impl Sum {
 /// Shows the next mappings.
 pub fn by_mapping(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<bool, Errno> {
     let Some(space) = space_of(subject) else { return Ok(false) };
-    sum.go_on(&space, |usage, mapping| {
+    sum.go_on(&space, |usage, mapping, locked| {
         mapping_line(mapping, text)?;
         line(text, "Size", (mapping.end - mapping.start) as u64 / 1024)?;
         line(text, "KernelPageSize", PAGE_KIB)?;
         line(text, "MMUPageSize", PAGE_KIB)?;
-        amounts(text, &core::mem::take(usage), false)?;
+        amounts(text, &core::mem::take(usage), locked, false)?;
         flags(text, &space, mapping)
     })
 }
@@ -149,7 +156,7 @@ pub fn by_mapping(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<b
 pub fn by_node(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<bool, Errno> {
     let Some(space) = space_of(subject) else { return Ok(false) };
     let own = subject.thread().map_or(MemoryPolicy::DEFAULT, |thread| thread.memory_policy());
-    sum.go_on(&space, |usage, mapping| {
+    sum.go_on(&space, |usage, mapping, _| {
         let usage = core::mem::take(usage);
         let policy = if mapping.policy.is_default() { own } else { mapping.policy };
         text.line(format_args!("{:08x} {policy}", mapping.start))?;
@@ -202,11 +209,11 @@ pub fn transfers(subject: &Subject, text: &mut Text) -> Shown {
 
 pub fn rollup(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<bool, Errno> {
     let Some(space) = space_of(subject) else { return Err(Errno::ESRCH) };
-    if sum.go_on(&space, |_, _| Ok(()))? {
+    if sum.go_on(&space, |_, _, _| Ok(()))? {
         return Ok(true);
     }
     let (first, end) = sum.first.map_or((0, 0), |first| (first, sum.at));
     text.line(format_args!("{first:08x}-{end:08x} ---p 00000000 00:00 0 {:26} [rollup]\n", ""))?;
-    amounts(text, &sum.usage, true)?;
+    amounts(text, &sum.usage, sum.locked, true)?;
     Ok(false)
 }

@@ -181,6 +181,7 @@ fn back_with_file(
     let file = open.file.clone();
     request.object = Object::Source(if may_write { file.map_shared()? } else { file.map_source()? });
     request.offset = offset;
+    open.file.accessed_by(open);
     Ok(())
 }
 
@@ -509,7 +510,7 @@ fn lock(call: &Call<'_>, populates: bool) -> SyscallResult {
         }
         space.lock_memory(range.clone(), true, limit).await?;
         if populates {
-            space.populate(range, false, &|| caller.is_dying()).await?;
+            space.populate_locked(range, &|| caller.is_dying()).await?;
         }
         Ok(0)
     })

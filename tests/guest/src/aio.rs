@@ -3,11 +3,12 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork, pipe, write};
 
@@ -285,12 +286,22 @@ fn an_eventfd_counts_events() -> Outcome {
     let mut buffer = [1; 16];
     let mut block = Control::new(READ, &file, 1).buffer(&mut buffer);
     (block.flags, block.counter) = (1, counter.as_raw_fd());
+    let mut over = block;
     let (mut second, mut third) = (block, block);
     expect_eq!(context.submit(&[&mut block, &mut second, &mut third]), Ok(3));
     let mut count = [0; 8];
     expect_eq!(nix::unistd::read(&counter, &mut count), Ok(8));
     expect_eq!(u64::from_ne_bytes(count), 3);
     expect_eq!(context.results(3)?, [(1, 16), (1, 16), (1, 16)]);
+    // One event too many is told, and is no deadlock.
+    expect_eq!(nix::unistd::write(&counter, &(u64::MAX - 1).to_ne_bytes()), Ok(8));
+    expect_eq!(context.submit(&[&mut over]), Ok(1));
+    let mut polled = [PollFd::new(counter.as_fd(), PollFlags::POLLIN | PollFlags::POLLOUT)];
+    expect_eq!(poll(&mut polled, PollTimeout::ZERO), Ok(1));
+    expect_eq!(polled[0].revents(), Some(PollFlags::POLLIN | PollFlags::POLLERR));
+    expect_eq!(nix::unistd::read(&counter, &mut count), Ok(8));
+    expect_eq!(u64::from_ne_bytes(count), u64::MAX);
+    expect_eq!(context.results(1)?, [(1, 16)]);
     block.counter = file.as_raw_fd();
     expect_eq!(context.submit(&[&mut block]), Err(Errno::EINVAL));
     block.counter = -1;

@@ -25,6 +25,7 @@ crate::tests! {
     opening_waits_for_permission
     a_denied_opening_changes_nothing
     programs_are_run_with_permission
+    a_program_is_asked_for_by_itself
     who_waits_for_permission_goes_on_without_the_group
     groups_are_counted_by_user
     ordinary_users_have_groups_with_handles_only
@@ -376,8 +377,13 @@ fn opening_waits_for_permission() -> Outcome {
 
 /// Answers the one question that waits, or comes.
 fn answer(group: &File, answer: u32) -> Outcome {
+    answer_to(group, libc::FAN_OPEN_PERM, answer)
+}
+
+/// The same of a question of this kind.
+fn answer_to(group: &File, question: u64, answer: u32) -> Outcome {
     let events = read(group)?;
-    expect_eq!((events.len(), events[0].mask), (1, libc::FAN_OPEN_PERM));
+    expect_eq!((events.len(), events[0].mask), (1, question));
     let descriptor = events[0].descriptor.as_ref().ok_or("none")?.as_raw_fd();
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&descriptor.to_ne_bytes());
@@ -420,6 +426,32 @@ fn programs_are_run_with_permission() -> Outcome {
         let status = nix::sys::wait::waitpid(child, None).or_fail()?;
         expect_eq!(status, WaitStatus::Exited(child, expected));
     }
+    Ok(())
+}
+
+fn a_program_is_asked_for_by_itself() -> Outcome {
+    let scratch = Scratch::new("fan-program")?;
+    let path = scratch.path("program");
+    fs::copy("/bin/true", &path).or_fail()?;
+    let group = init(libc::FAN_CLASS_CONTENT, libc::O_RDONLY).or_fail()?;
+    let both = libc::FAN_OPEN_EXEC_PERM | libc::FAN_OPEN_PERM;
+    mark(&group, libc::FAN_MARK_ADD, both, &path).or_fail()?;
+    let run = || {
+        spawn_child(|| {
+            let error = std::os::unix::process::CommandExt::exec(&mut std::process::Command::new(&path));
+            error.raw_os_error().unwrap_or(-1)
+        })
+    };
+    let child = run()?;
+    answer_to(&group, libc::FAN_OPEN_EXEC_PERM, libc::FAN_ALLOW)?;
+    answer_to(&group, libc::FAN_OPEN_PERM, libc::FAN_ALLOW)?;
+    expect_eq!(nix::sys::wait::waitpid(child, None).or_fail()?, WaitStatus::Exited(child, 0));
+    let child = run()?;
+    answer_to(&group, libc::FAN_OPEN_EXEC_PERM, libc::FAN_DENY)?;
+    expect_eq!(nix::sys::wait::waitpid(child, None).or_fail()?, WaitStatus::Exited(child, libc::EPERM));
+    // Reading it as a file is another question.
+    mark(&group, libc::FAN_MARK_REMOVE, libc::FAN_OPEN_PERM, &path).or_fail()?;
+    drop(File::open(&path).or_fail()?);
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,6 +22,8 @@ crate::tests! {
     waiting_for_events
     unlinked_files_are_excluded
     an_event_is_read_once_over_missing_pages
+    a_moved_directory_is_not_told_as_one
+    marks_are_shown
 }
 
 /// The waiting events, each as the names of its bits and of the file.
@@ -218,5 +221,45 @@ fn an_event_is_read_once_over_missing_pages() -> Outcome {
         told.push(text.trim_start_matches("IN_CREATE ").to_owned());
     }
     expect_eq!(told, (0..6).map(|index| format!("{name}-{index}")).collect::<Vec<_>>());
+    Ok(())
+}
+
+fn a_moved_directory_is_not_told_as_one() -> Outcome {
+    let scratch = Scratch::new("moved")?;
+    fs::create_dir(scratch.path("folder")).or_fail()?;
+    let instance = Inotify::init(InitFlags::IN_NONBLOCK).or_fail()?;
+    instance.add_watch(&scratch.path("folder"), AddWatchFlags::IN_MOVE_SELF).or_fail()?;
+    fs::rename(scratch.path("folder"), scratch.path("other")).or_fail()?;
+    expect_eq!(read(&instance)?, ["IN_MOVE_SELF"]);
+    Ok(())
+}
+
+fn marks_are_shown() -> Outcome {
+    const FILES: usize = 40;
+    let scratch = Scratch::new("shown")?;
+    let instance = Inotify::init(InitFlags::IN_NONBLOCK).or_fail()?;
+    let mask = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
+    let mut expected = Vec::new();
+    for index in 1..=FILES {
+        let path = scratch.path(&index.to_string());
+        let file = File::create_new(&path).or_fail()?;
+        instance.add_watch(&path, mask).or_fail()?;
+        let inode = file.metadata().or_fail()?.ino();
+        expected.push(format!("inotify wd:{index:x} ino:{inode:x} mask:{:x} ignored_mask:0", mask.bits()));
+    }
+    let path = format!("/proc/self/fdinfo/{}", instance.as_fd().as_raw_fd());
+    let text = fs::read_to_string(path).or_fail()?;
+    let mut shown: Vec<String> = text
+        .lines()
+        .filter(|line| line.starts_with("inotify "))
+        .map(|line| {
+            let kept = |word: &&str| !word.starts_with("sdev:") && !word.starts_with("f");
+            line.split_whitespace().filter(kept).collect::<Vec<_>>().join(" ")
+        })
+        .collect();
+    // The order is the kernel's own.
+    shown.sort();
+    expected.sort();
+    expect_eq!(shown, expected);
     Ok(())
 }

@@ -51,6 +51,7 @@ mod namespaces;
 mod old_calls;
 mod opening;
 mod packet;
+mod packets;
 mod page_map;
 mod perf;
 mod pi;
@@ -70,6 +71,7 @@ mod protection_keys;
 mod pty;
 mod ranges;
 mod rare_arguments;
+mod rare_results;
 mod realtime;
 mod rseq;
 mod runtime;
@@ -106,6 +108,7 @@ const FAMILIES: &[&[Test]] = &[
     signal::TESTS,
     delivery::TESTS,
     pipe::TESTS,
+    packets::TESTS,
     pipe_edges::TESTS,
     pipe_memory::TESTS,
     pipe_parallel::TESTS,
@@ -192,6 +195,7 @@ const FAMILIES: &[&[Test]] = &[
     kernel_options::TESTS,
     perf::TESTS,
     rare_arguments::TESTS,
+    rare_results::TESTS,
     ipc::segments::TESTS,
     ipc::semaphores::TESTS,
     ipc::queues::TESTS,

@@ -35,16 +35,18 @@ crate::tests! {
     requested_keys_need_a_keyring_to_go_to
 }
 
-const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 const IMPOSSIBLE: usize = 0xffff_8000_0000_0000;
 
-fn call(number: libc::c_long, arguments: [usize; 5]) -> Result<usize, Errno> {
+/// A system call with wrong arguments, or without a function of its own.
+pub fn call(number: libc::c_long, arguments: [usize; 5]) -> Result<usize, Errno> {
     let [a, b, c, d, e] = arguments;
     // SAFETY: the tests pass memory that lives, or addresses at which there is none.
     Errno::result(unsafe { libc::syscall(number, a, b, c, d, e) }).map(|result| result as usize)
 }
 
-fn number(file: &impl AsRawFd) -> usize {
+/// A descriptor as an argument.
+pub fn number(file: &impl AsRawFd) -> usize {
     file.as_raw_fd() as usize
 }
 

@@ -164,11 +164,12 @@ pub struct OpenPermission {
 }
 
 impl OpenPermission {
-    /// Asks; `None` if nobody wants to be.
+    /// Asks; `None` if nobody wants to be. `what` is the event that waits: `OPEN_PERM`, or `OPEN_EXEC_PERM` of a
+    /// program.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn ask(open: &OpenFile) -> Result<Option<Self>, Errno> {
+    pub fn ask(open: &OpenFile, what: u32) -> Result<Option<Self>, Errno> {
         let Some(place) = open.place.as_ref().filter(|_| open.is_told()) else { return Ok(None) };
         let entry = &place.entry;
         let parent = entry.parent();
@@ -177,7 +178,7 @@ impl OpenPermission {
         }
         let name = entry.name();
         let occurrence = Occurrence {
-            what: with_kind(event::OPEN_PERM, entry.node.kind()),
+            what: with_kind(what, entry.node.kind()),
             node: &entry.node,
             entry: Some(entry),
             mount: Some(&place.mount),

@@ -121,19 +121,23 @@ impl File for TreeNode {
             buffer.rewind(begin);
             return Err(TryError::WouldBlock);
         }
-        if read > 0 && !open.flags().contains(StatusFlags::NOATIME) {
-            let mut attributes = self.attributes.lock();
-            // As with `relatime`; a node of the image stays clean.
-            let is_older = attributes.accessed.seconds <= attributes.modified.seconds;
-            if attributes.dirty
-                && is_older
-                && !keeps_access_time(open)
-                && !self.flags.get().contains(FileFlags::NOATIME)
-            {
-                attributes.accessed = crate::fs::inode::Timestamp::now();
-            }
+        if read > 0 {
+            self.accessed_by(open);
         }
         Ok(read)
+    }
+
+    #[inline]
+    fn accessed_by(&self, open: &OpenFile) {
+        if open.flags().contains(StatusFlags::NOATIME) || self.flags.get().contains(FileFlags::NOATIME) {
+            return;
+        }
+        let mut attributes = self.attributes.lock();
+        // As with `relatime`; a node of the image stays clean.
+        let is_older = attributes.accessed.seconds <= attributes.modified.seconds;
+        if attributes.dirty && is_older && !keeps_access_time(open) {
+            attributes.accessed = crate::fs::inode::Timestamp::now();
+        }
     }
 
     fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {

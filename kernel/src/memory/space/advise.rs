@@ -10,7 +10,7 @@ use crate::error::Errno;
 use crate::memory::MapSource;
 use crate::memory::frame::LARGE_BYTES;
 use crate::memory::source::Object;
-use crate::memory::space::{FaultAccess, Flags, Mapping, Space, write_back};
+use crate::memory::space::{FaultAccess, Flags, Protection, Space, write_back};
 use crate::sched::Budget;
 
 /// The cost of a fault, in units of a [`Budget`].
@@ -54,18 +54,7 @@ impl Space {
             linux::MADV_FREE => self.forget(range, Forgotten::Own).await,
             linux::MADV_DONTFORK => self.flag(range, Flags::NOT_INHERITED, true).await,
             linux::MADV_DOFORK => self.flag(range, Flags::NOT_INHERITED, false).await,
-            linux::MADV_WIPEONFORK => {
-                self.each_part(range.clone(), |state, part| {
-                    let is_own = |mapping: &Mapping<Object>| {
-                        matches!(mapping.backing, Object::Anonymous(_))
-                            && !mapping.flags.contains(Flags::SHARED)
-                    };
-                    let is_all = state.mappings.overlapping(part).all(is_own);
-                    if is_all { Ok(()) } else { Err(Errno::EINVAL) }
-                })
-                .await?;
-                self.flag(range, Flags::WIPED_IN_CHILD, true).await
-            }
+            linux::MADV_WIPEONFORK => self.wipe_in_child(range).await,
             linux::MADV_KEEPONFORK => self.flag(range, Flags::WIPED_IN_CHILD, false).await,
             linux::MADV_DONTDUMP => self.flag(range, Flags::NOT_DUMPED, true).await,
             linux::MADV_DODUMP => self.flag(range, Flags::NOT_DUMPED, false).await,
@@ -123,6 +112,32 @@ impl Space {
             self.clear(part).await?;
         }
         if is_mapped && at >= range.end { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// Children find zeros in a range, which is to be the process's own memory.
+    async fn wipe_in_child(&self, range: Range<usize>) -> Result<(), Errno> {
+        let mut at = range.start;
+        let mut budget = Budget::new();
+        loop {
+            let next = {
+                let state = self.state.lock();
+                let mut rest = state.mappings.overlapping(at..range.end);
+                rest.next().map(|mapping| {
+                    let is_shared = mapping.flags.contains(Flags::SHARED);
+                    let is_own = matches!(mapping.backing, Object::Anonymous(_)) && !is_shared;
+                    (mapping.part(&(at..range.end)).range(), is_own)
+                })
+            };
+            let Some((part, is_own)) = next else { break };
+            if !is_own {
+                // What comes before has been treated; the later error counts.
+                let _ = self.flag(range.start..part.start, Flags::WIPED_IN_CHILD, true).await;
+                return Err(Errno::EINVAL);
+            }
+            budget.step(FAULT_COST).await;
+            at = part.end;
+        }
+        self.flag(range, Flags::WIPED_IN_CHILD, true).await
     }
 
     async fn flag(&self, range: Range<usize>, flag: Flags, value: bool) -> Result<(), Errno> {
@@ -192,7 +207,33 @@ impl Space {
         .await
     }
 
-    /// Brings all pages of a range in: `MAP_POPULATE`, `mlock`, `MADV_POPULATE_READ` and `_WRITE`.
+    /// Brings all pages of a range in that has been locked, those that can be written as if they were written to, so
+    /// that no later write has to wait for a copy.
+    ///
+    /// # Errors
+    /// As [`Space::populate`].
+    pub async fn populate_locked(
+        &self,
+        range: Range<usize>,
+        is_dying: &(impl Fn() -> bool + Sync),
+    ) -> Result<(), Errno> {
+        self.is_mapped(range.clone())?;
+        let mut at = range.start;
+        while at < range.end {
+            let (part, is_own) = {
+                let state = self.state.lock();
+                let mapping = state.mappings.overlapping(at..range.end).next().ok_or(Errno::ENOMEM)?;
+                let is_writable = mapping.protection.contains(Protection::WRITE);
+                let is_own = is_writable && !mapping.flags.contains(Flags::SHARED);
+                (mapping.part(&(at..range.end)).range(), is_own)
+            };
+            at = part.end;
+            self.populate(part, is_own, is_dying).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings all pages of a range in: `MAP_POPULATE`, `MADV_POPULATE_READ` and `_WRITE`.
     ///
     /// # Errors
     /// `ENOMEM`, `EFAULT`; `EINTR` if the caller is to die.

@@ -210,8 +210,12 @@ fn change_times_by_path(call: &Call<'_>, descriptor: i32, index: usize) -> Sysca
             [when(number(0), number(1))?, when(number(2), number(3))?]
         }
     };
-    let path = get_path(call, index)?;
-    let place = find(call, descriptor, &path, 0)?;
+    let place = if call.word(index) == 0 && descriptor != linux::AT_FDCWD {
+        place_of(call)?
+    } else {
+        let path = get_path(call, index)?;
+        find(call, descriptor, &path, 0)?
+    };
     change_times(call, &place, times)
 }
 

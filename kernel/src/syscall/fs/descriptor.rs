@@ -9,7 +9,7 @@ use crate::call::caller::{Caller, carry_out};
 use crate::error::Errno;
 use crate::fs::descriptor::CLOSE_COST;
 use crate::fs::flags::{FileFlags, check_open_without};
-use crate::fs::pipe::{CAPACITY_MAX, PipeEnd};
+use crate::fs::pipe::{self, CAPACITY_MAX};
 use crate::fs::{DescriptorTable, FileType, OpenFile, StatusFlags, downcast};
 use crate::net::inet::InetSocket;
 use crate::process::io_signal;
@@ -141,6 +141,13 @@ fn replace(call: &Call<'_>, close_on_exec: bool) -> SyscallResult {
     Ok((call.int(1) as usize).into())
 }
 
+/// Whether a pipe is one of packets is decided when it is made.
+fn check_packets(open: &OpenFile, before: StatusFlags, asked: StatusFlags) -> Result<(), Errno> {
+    let (had, wants) = (before.contains(StatusFlags::DIRECT), asked.contains(StatusFlags::DIRECT));
+    let is_kept = had == wants || pipe::end_of(open).is_none() || pipe::has_packets(open) != had;
+    if is_kept { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
 /// fcntl(2).
 pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
     let (descriptor, command, argument) = (call.int(0), call.uint(1), call.word(2));
@@ -176,6 +183,7 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
             if before.symmetric_difference(asked).contains(StatusFlags::APPEND) {
                 check_open_without(&open, FileFlags::APPEND)?;
             }
+            check_packets(&open, before, asked)?;
             if before.symmetric_difference(asked).bits() & linux::FASYNC != 0 {
                 owner::set_async(&open, descriptor, asked.bits() & linux::FASYNC != 0)?;
             }
@@ -197,9 +205,9 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
         linux::F_SETOWN_EX => return owner::set_extended(call, &open),
         linux::F_GETSIG => owner::signal(&open),
         linux::F_SETSIG => return owner::set_signal(&open, argument),
-        linux::F_GETPIPE_SZ => downcast::<PipeEnd>(&open).ok_or(Errno::EBADF)?.capacity(),
+        linux::F_GETPIPE_SZ => pipe::end_of(&open).ok_or(Errno::EBADF)?.capacity(),
         linux::F_SETPIPE_SZ => {
-            let pipe = downcast::<PipeEnd>(&open).ok_or(Errno::EBADF)?;
+            let pipe = pipe::end_of(&open).ok_or(Errno::EBADF)?;
             // The next power of two is to fit 32 bits.
             if argument > 1 << 31 {
                 return Err(Errno::EINVAL.into());

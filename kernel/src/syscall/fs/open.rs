@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use heddle_kernel_core::decimal::Decimal;
+use heddle_kernel_core::fanotify::event;
 use linux_raw_sys::general as linux;
 
 use crate::call::Caller;
@@ -178,7 +179,7 @@ fn add_opened(call: &Call<'_>, opened: OpenedFile, request: &OpenRequest) -> Sys
     let thread = call.thread;
     let OpenedFile { open, is_uncut } = opened;
     if fanotify::is_asked()
-        && let Some(permission) = OpenPermission::ask(&open)?
+        && let Some(permission) = OpenPermission::ask(&open, event::OPEN_PERM)?
     {
         let (thread, request) = (thread.clone(), *request);
         return pending(async move {

@@ -18,12 +18,11 @@ pub fn pipe2(call: &mut Call<'_>) -> SyscallResult {
 }
 
 fn make(call: &mut Call<'_>, flags: u32) -> SyscallResult {
-    // `O_DIRECT` would make packets of writes; nobody gets a stream who asked for those.
-    if flags & !(linux::O_CLOEXEC | linux::O_NONBLOCK) != 0 {
+    if flags & !(linux::O_CLOEXEC | linux::O_NONBLOCK | linux::O_DIRECT) != 0 {
         return Err(Errno::EINVAL.into());
     }
     call.thread.space().probe_write(call.word(0), 8)?;
-    let status = StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK);
+    let status = StatusFlags::from_bits_retain(flags & (linux::O_NONBLOCK | linux::O_DIRECT));
     let (reader, writer) = pipe::pair(&call.thread.credentials(), status)?;
     let descriptors = add_pair(call, reader, writer, flags & linux::O_CLOEXEC != 0)?;
     let mut bytes = [0; 8];

@@ -7,7 +7,7 @@ use linux_raw_sys::general as linux;
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::inode::device_number;
-use crate::fs::pipe::PipeEnd;
+use crate::fs::pipe::{self, PipeEnd};
 use crate::fs::{FileType, IoBuffer, OpenFile, StatusFlags, downcast};
 use crate::net::{Socket, Style};
 use crate::syscall::fs::read_write::{check_direction, many};
@@ -403,6 +403,9 @@ fn takes_pages(open: &OpenFile) -> bool {
 
 /// Whether bytes can be spliced from one file to the other, at positions of their own or not.
 fn check_splice(from: &OpenFile, to: &OpenFile, has_positions: [bool; 2]) -> Result<(), Errno> {
+    if [from, to].into_iter().any(pipe::has_packets) {
+        return Err(Errno::EINVAL);
+    }
     check_direction(from, TransferDirection::Read).map_err(no_directory)?;
     check_direction(to, TransferDirection::Write).map_err(no_directory)?;
     if downcast::<PipeEnd>(from).is_none() && downcast::<PipeEnd>(to).is_none() {

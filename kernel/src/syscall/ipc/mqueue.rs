@@ -9,14 +9,14 @@ use crate::call::caller::carry_out;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::access::Access;
 use crate::fs::lookup::PATH_LIMIT;
-use crate::fs::{OpenFile, Path, StatusFlags, access, downcast_arc};
+use crate::fs::{FileType, OpenFile, Path, StatusFlags, access, downcast_arc};
 use crate::ipc::mqueue;
-use crate::ipc::mqueue::{MqAttributes, MqueueNotice, PRIORITIES, Queue};
+use crate::ipc::mqueue::{MqAttributes, MqueueCookie, MqueueNotice, PRIORITIES, Queue};
 use crate::ipc::namespace::IpcNamespace;
 use crate::memory::values::read_timespec;
 use crate::memory::{Space, fallible};
 use crate::signal::Signal;
-use crate::syscall::fs::{get_bytes, get_file, get_string};
+use crate::syscall::fs::{get, get_bytes, get_file, get_string};
 use crate::syscall::{Call, SyscallResult, SyscallState, pending, user};
 use crate::time::{Clock, Deadline};
 use crate::wait::operation::{Operation, WaitOptions};
@@ -244,7 +244,13 @@ pub fn mq_notify(call: &mut Call<'_>) -> SyscallResult {
     let notice = match (kind >> 32) as u32 {
         linux::SIGEV_NONE => MqueueNotice::Nothing,
         linux::SIGEV_SIGNAL => MqueueNotice::Signal(Signal::new(kind as i32).ok_or(Errno::EINVAL)?, value),
-        // SIGEV_THREAD comes with a socket of a family that is not there.
+        linux::SIGEV_THREAD => {
+            let cookie: MqueueCookie = get(call, value as usize)?;
+            let open = call.thread.descriptors().get(kind as i32)?;
+            let is_socket = open.kind() == FileType::Socket;
+            let error = if is_socket { Errno::EINVAL } else { Errno::ENOTSOCK };
+            MqueueNotice::Socket(downcast_arc(&open.file).ok_or(error)?, cookie)
+        }
         _ => return Err(Errno::EINVAL.into()),
     };
     let (_, queue) = queue(call)?;

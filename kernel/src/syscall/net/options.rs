@@ -174,6 +174,8 @@ pub fn setsockopt(call: &mut Call<'_>) -> SyscallResult {
         net::SO_SNDTIMEO_OLD | net::SO_RCVTIMEO_OLD => {
             set_timeout(call, &socket, option == net::SO_SNDTIMEO_OLD)?;
         }
+        // Only addresses of the Internet have ports.
+        net::SO_REUSEPORT if value != 0 => return Err(Errno::EOPNOTSUPP.into()),
         _ => socket.options().set(OptionFlags::of(option).ok_or(Errno::ENOPROTOOPT)?, value != 0),
     }
     Ok(0.into())

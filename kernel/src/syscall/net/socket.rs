@@ -6,7 +6,7 @@ use linux_raw_sys::{general as linux, net};
 
 use crate::arch::time::now_ns;
 use crate::call::caller::{Caller, carry_out};
-use crate::error::{Errno, TryResult};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::net::inet::InetSocket;
@@ -285,6 +285,19 @@ enum Acceptor {
 }
 
 impl Acceptor {
+    /// Fails for a socket that accepts nothing.
+    fn check(&self) -> Result<(), Errno> {
+        let is_listening = match self {
+            Self::Unix(socket) => socket.is_listening(),
+            Self::Protocol(socket) if socket.is_stream() => {
+                let told = socket.option(net::SOL_SOCKET, net::SO_ACCEPTCONN)?;
+                told.as_slice().iter().any(|&byte| byte != 0)
+            }
+            Self::Protocol(_) => return Err(Errno::EOPNOTSUPP),
+        };
+        if is_listening { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
     /// Takes the connection that came first, and says where it is from. Makes at most one allocation, for the
     /// address.
     fn accept(&self) -> TryResult<(Arc<dyn File>, PeerName)> {
@@ -330,20 +343,33 @@ struct Accept {
 impl Accept {
     /// The allocations for a connection that has been taken: its open file, and the peer's address.
     const ALLOCATIONS: usize = 2;
+
+    /// How many bytes of the peer's address the program takes: its memory is there for them.
+    fn room(&self) -> TryResult<usize> {
+        let space = self.thread.space();
+        let mut room = [0; 4];
+        if self.address == 0 {
+            return Ok(0);
+        }
+        space.read_bytes(self.length_at, &mut room)?;
+        let room = usize::try_from(i32::from_ne_bytes(room)).map_err(|_| Errno::EINVAL)?;
+        space.probe_write(self.length_at, 4)?;
+        space.probe_write(self.address, room.min(ADDRESS_LIMIT))?;
+        Ok(room)
+    }
 }
 
 impl Operation for Accept {
     fn attempt(&mut self) -> TryResult<usize> {
-        let space = self.thread.space();
-        let mut room = [0; 4];
-        if self.address != 0 {
-            space.read_bytes(self.length_at, &mut room)?;
-            if i32::from_ne_bytes(room) < 0 {
-                return Err(Errno::EINVAL.into());
+        let room = match self.room() {
+            Ok(room) => room,
+            // An address is looked at when there is a connection to tell it of.
+            Err(fault) => {
+                self.socket.check()?;
+                let ready = self.open.file.poll(&self.open, None, Events::IN)?;
+                return Err(if ready.contains(Events::IN) { fault } else { TryError::WouldBlock });
             }
-            space.probe_write(self.length_at, 4)?;
-            space.probe_write(self.address, (u32::from_ne_bytes(room) as usize).min(ADDRESS_LIMIT))?;
-        }
+        };
         // A connection is taken only if nothing can fail afterwards: otherwise it stays for the next call.
         let (table, limit) = (self.thread.descriptors(), self.thread.process.descriptor_limit());
         table.make_room(limit)?;
@@ -352,7 +378,7 @@ impl Operation for Accept {
             Ok((fallible::try_arc(OpenFile::new(accepted, self.status))?, name))
         })??;
         if self.address != 0 {
-            let (bytes, room) = (name.as_slice(), u32::from_ne_bytes(room) as usize);
+            let bytes = name.as_slice();
             self.thread.store_result(self.address, &bytes[..bytes.len().min(room)])?;
             self.thread.store_result(self.length_at, &(bytes.len() as u32).to_ne_bytes())?;
         }

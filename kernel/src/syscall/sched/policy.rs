@@ -243,8 +243,17 @@ pub fn getcpu(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// Calls `each` for every thread that getpriority(2) or setpriority(2) names.
-fn for_each_named(call: &Call<'_>, mut each: impl FnMut(&Arc<Thread>) -> TryResult<()>) -> TryResult<bool> {
-    let (which, who) = (call.uint(0), call.int(1));
+fn for_each_named(call: &Call<'_>, each: impl FnMut(&Arc<Thread>) -> TryResult<()>) -> TryResult<bool> {
+    for_each_of(call, call.uint(0), each)
+}
+
+/// The same with one of `PRIO_` given; the call's second argument is whose. Returns whether there was any.
+fn for_each_of(
+    call: &Call<'_>,
+    which: u32,
+    mut each: impl FnMut(&Arc<Thread>) -> TryResult<()>,
+) -> TryResult<bool> {
+    let who = call.int(1);
     if which == linux::PRIO_PROCESS {
         let Ok(thread) = named(call, who) else { return Ok(false) };
         each(&thread)?;
@@ -301,35 +310,58 @@ pub fn setpriority(call: &mut Call<'_>) -> SyscallResult {
 
 const IO_CLASS_SHIFT: u32 = 13;
 const IO_CLASS_REALTIME: u32 = 1;
+const IO_CLASS_BEST_EFFORT: u32 = 2;
 const IO_CLASS_IDLE: u32 = 3;
-const IO_WHO_PROCESS: u32 = 1;
+/// The numbers of `IOPRIO_WHO_` are those of `PRIO_` and one.
+const IO_WHO_PROCESS: u32 = linux::PRIO_PROCESS + 1;
+/// Levels of a class.
+const IO_LEVELS: u32 = 8;
+/// The level of who has set none.
+const IO_LEVEL_DEFAULT: u32 = 4;
 
-/// The thread that ioprio_get(2) or ioprio_set(2) names. Groups and users of threads are not offered.
-fn io_named(call: &Call<'_>) -> Result<Arc<Thread>, Errno> {
-    if call.uint(0) != IO_WHO_PROCESS {
-        return Err(Errno::EINVAL);
-    }
-    named(call, call.int(1)).map_err(|_| Errno::ESRCH)
+/// Calls `each` for every thread that ioprio_get(2) or ioprio_set(2) names.
+fn for_each_io_named(call: &Call<'_>, each: impl FnMut(&Arc<Thread>) -> TryResult<()>) -> TryResult<()> {
+    let which = call.uint(0).checked_sub(IO_WHO_PROCESS).ok_or(Errno::EINVAL)?;
+    if for_each_of(call, which, each)? { Ok(()) } else { Err(Errno::ESRCH.into()) }
 }
 
-/// ioprio_get(2).
+/// ioprio_get(2): of several threads, the priority that goes first.
 pub fn ioprio_get(call: &mut Call<'_>) -> SyscallResult {
-    Ok((io_named(call)?.io_priority() as usize).into())
+    let mut first = None;
+    for_each_io_named(call, |thread| {
+        let priority = thread.io_priority();
+        // Whoever has set none is in the middle of the class between.
+        let rank =
+            if priority == 0 { IO_CLASS_BEST_EFFORT << IO_CLASS_SHIFT | IO_LEVEL_DEFAULT } else { priority };
+        first = Some(first.map_or((rank, priority), |other| (rank, priority).min(other)));
+        Ok(())
+    })?;
+    let (rank, priority) = first.ok_or(Errno::ESRCH)?;
+    let is_one = call.uint(0) == IO_WHO_PROCESS;
+    Ok((if is_one { priority } else { rank } as usize).into())
 }
 
 /// ioprio_set(2): kept for whoever asks; there is no device whose requests it could order.
 pub fn ioprio_set(call: &mut Call<'_>) -> SyscallResult {
     let priority = call.uint(2);
     let (class, level) = (priority >> IO_CLASS_SHIFT, priority & ((1 << IO_CLASS_SHIFT) - 1));
-    // Above the three bits of a level are hints for devices.
-    if class > IO_CLASS_IDLE || class == 0 && level != 0 {
+    let is_valid = match class {
+        0 => level == 0,
+        IO_CLASS_REALTIME | IO_CLASS_BEST_EFFORT => level < IO_LEVELS,
+        _ => class == IO_CLASS_IDLE,
+    };
+    if !is_valid {
         return Err(Errno::EINVAL.into());
     }
-    if class == IO_CLASS_REALTIME && !call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+    let is_capable = |right| call.thread.credentials().is_capable(right);
+    let may_be_first = || is_capable(linux::CAP_SYS_ADMIN) || is_capable(linux::CAP_SYS_NICE);
+    if class == IO_CLASS_REALTIME && !may_be_first() {
         return Err(Errno::EPERM.into());
     }
-    let target = io_named(call)?;
-    check_owner(call, &target)?;
-    target.set_io_priority(priority);
+    for_each_io_named(call, |thread| {
+        check_owner(call, thread)?;
+        thread.set_io_priority(priority);
+        Ok(())
+    })?;
     Ok(0.into())
 }

@@ -3,12 +3,14 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socket};
 use nix::sys::wait::{WaitStatus, waitpid};
 
 use super::as_nobody;
@@ -26,6 +28,7 @@ crate::tests! {
     one_process_is_told_once
     receivers_come_before_notification
     wishes_end_with_the_descriptor
+    a_socket_is_told
     the_directory_of_queues
     permissions_are_checked
     users_have_a_limit
@@ -390,6 +393,44 @@ fn wishes_end_with_the_descriptor() -> Outcome {
     let fields: Vec<_> = text.split_whitespace().collect();
     let pid = format!("NOTIFY_PID:{}", std::process::id());
     expect_eq!(fields, ["QSIZE:0", "NOTIFY:0", "SIGNO:10", &pid]);
+    Ok(())
+}
+
+fn a_socket_is_told() -> Outcome {
+    const COOKIE: usize = 32;
+    let name = name(1);
+    let queue = Queue::new(&name, libc::O_RDWR | libc::O_NONBLOCK)?;
+    let kind = (SockType::Raw, SockFlag::SOCK_NONBLOCK);
+    let socket = socket(AddressFamily::Netlink, kind.0, kind.1, None).or_fail()?;
+    let cookie: [u8; COOKIE] = std::array::from_fn(|index| index as u8);
+    let notify = |descriptor: i32, cookie: *const u8| {
+        // SAFETY: all zeroes is a value of the structure.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD, descriptor);
+        event.sigev_value.sival_ptr = cookie.cast_mut().cast();
+        // The library's own function would make a socket of its own.
+        // SAFETY: the structure is valid.
+        Errno::result(unsafe { libc::syscall(libc::SYS_mq_notify, queue.descriptor, &raw const event) })
+    };
+    let told = || {
+        let mut bytes = [0; 2 * COOKIE];
+        let length = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
+        let is_cookie = length == COOKIE && bytes[..COOKIE - 1] == cookie[..COOKIE - 1];
+        Ok((is_cookie, bytes[COOKIE - 1]))
+    };
+    expect_eq!(notify(-1, cookie.as_ptr()), Err(Errno::EBADF));
+    expect_eq!(notify(queue.descriptor, cookie.as_ptr()), Err(Errno::ENOTSOCK));
+    expect_eq!(notify(socket.as_raw_fd(), std::ptr::null()), Err(Errno::EFAULT));
+    expect_eq!(notify(socket.as_raw_fd(), cookie.as_ptr()), Ok(0));
+    expect_eq!(notify(socket.as_raw_fd(), cookie.as_ptr()), Err(Errno::EBUSY));
+    expect_eq!(told(), Err(Errno::EAGAIN));
+    queue.send("text", 1).or_fail()?;
+    expect_eq!(told(), Ok((true, 1)));
+    queue.receive().or_fail()?;
+    expect_eq!(notify(socket.as_raw_fd(), cookie.as_ptr()), Ok(0));
+    queue.notify(None).or_fail()?;
+    expect_eq!(told(), Ok((true, 2)));
+    expect_eq!(told(), Err(Errno::EAGAIN));
     Ok(())
 }
 

@@ -56,6 +56,10 @@ struct Context {
 }
 
 impl File for Context {
+    fn is_pollable(&self) -> bool {
+        false
+    }
+
     fn read(&self, _: &OpenFile, _: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         // No messages are kept.
         Err(Errno::ENODATA.into())
