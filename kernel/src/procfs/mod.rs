@@ -262,7 +262,7 @@ impl ProcNode {
             _ => false,
         };
         let is_of_process = self.subject.descriptor.is_some() || has(&table::PROCESS) || has(&table::THREAD);
-        !is_of_process || matches!(self.item.what, What::Mounts(_)) || self.item.name == b"mountstats"
+        !is_of_process || matches!(self.item.what, What::Mounts(_))
     }
 
     /// A number that two nodes share only by the rarest chance.

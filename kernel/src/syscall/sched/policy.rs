@@ -314,8 +314,6 @@ const IO_CLASS_BEST_EFFORT: u32 = 2;
 const IO_CLASS_IDLE: u32 = 3;
 /// The numbers of `IOPRIO_WHO_` are those of `PRIO_` and one.
 const IO_WHO_PROCESS: u32 = linux::PRIO_PROCESS + 1;
-/// Levels of a class.
-const IO_LEVELS: u32 = 8;
 /// The level of who has set none.
 const IO_LEVEL_DEFAULT: u32 = 4;
 
@@ -345,12 +343,8 @@ pub fn ioprio_get(call: &mut Call<'_>) -> SyscallResult {
 pub fn ioprio_set(call: &mut Call<'_>) -> SyscallResult {
     let priority = call.uint(2);
     let (class, level) = (priority >> IO_CLASS_SHIFT, priority & ((1 << IO_CLASS_SHIFT) - 1));
-    let is_valid = match class {
-        0 => level == 0,
-        IO_CLASS_REALTIME | IO_CLASS_BEST_EFFORT => level < IO_LEVELS,
-        _ => class == IO_CLASS_IDLE,
-    };
-    if !is_valid {
+    // Above the three bits of a level are hints for devices.
+    if class > IO_CLASS_IDLE || class == 0 && level != 0 {
         return Err(Errno::EINVAL.into());
     }
     let is_capable = |right| call.thread.credentials().is_capable(right);
