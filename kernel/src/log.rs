@@ -2,12 +2,15 @@
 
 use core::fmt;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use log::{LevelFilter, Metadata, Record};
 
 use crate::arch::{cpu, machine, time};
 use crate::sync::SpinLock;
+
+/// Whether only a privileged thread reads the log: `kernel.dmesg_restrict`.
+pub static IS_RESTRICTED: AtomicU32 = AtomicU32::new(1);
 
 struct LogConsole;
 

@@ -6,7 +6,7 @@ use chacha20::rand_core::{Rng, SeedableRng};
 use crate::arch::cpu;
 use crate::sync::SpinLock;
 
-/// What programs are told of the pool, in bits: once it is filled it stays full, as in Linux.
+/// The bits in the pool that programs are told of: once it is filled it stays full, as in Linux.
 pub const POOL_BITS: u32 = 256;
 
 /// Made at first use; every call draws from it.

@@ -46,7 +46,7 @@ pub(super) fn store_max(writing: Writing<'_>) -> Stored {
     Ok(WriteProgress::Done)
 }
 
-/// What `cpu.stat` says of the limit. No time is kept for bursts.
+/// The lines of `cpu.stat` about the limit. No time is kept for bursts.
 pub(super) fn show_throttling(showing: &mut Showing<'_>) -> Result<(), Errno> {
     let [periods, throttled, us] = showing.group.bandwidth.counts();
     showing

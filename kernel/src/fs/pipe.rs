@@ -40,7 +40,7 @@ const PAGES_SMALL: u32 = 2;
 const PAGE_BYTES: usize = 4096;
 static PAGES: SpinLock<UserTasks> = SpinLock::new(UserTasks::new());
 
-/// What a pipe counts for the user who made it: the pages that it may have.
+/// The pages that a pipe may have, as they count for the user who made it.
 struct PipePages {
     uid: u32,
     pages: u32,

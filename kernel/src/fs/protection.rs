@@ -1,4 +1,4 @@
-//! What protects users from names that others put into directories where everybody may write: the files
+//! Protection of users from names that others put into directories where everybody may write: the files
 //! `fs.protected_hardlinks`, `fs.protected_symlinks`, `fs.protected_fifos` and `fs.protected_regular` of proc(5).
 //!
 //! Links are protected from the start, as every distribution sets it; Linux's kernel alone does not.

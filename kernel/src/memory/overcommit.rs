@@ -77,7 +77,7 @@ pub fn limit_bytes(frames: usize) -> usize {
     }
 }
 
-/// What all spaces have been promised, in bytes.
+/// The bytes that all spaces have been promised.
 pub fn promised() -> usize {
     PROMISED.load(Ordering::Relaxed)
 }

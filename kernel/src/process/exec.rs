@@ -36,8 +36,8 @@ use crate::sync::SpinLock;
 use crate::wait::node::WaitKind;
 use crate::{arch, user_sched};
 
-/// Whether addresses are chosen at random: `kernel.randomize_va_space`. The break follows the program's image, so 1 and 2
-/// are the same here.
+/// Whether addresses are chosen at random: `kernel.randomize_va_space`. The break follows the program's image, so 1
+/// and 2 are the same here.
 pub static RANDOMIZATION: AtomicU32 = AtomicU32::new(2);
 
 /// Scripts whose interpreter is a script: as deep as Linux goes.

@@ -33,7 +33,7 @@ struct ProcFile {
     keys: Option<KeyViewer>,
     /// The writer and its CPU, from the beginning of an attempt on, for a file where the writer's rights count.
     writer: SpinLock<Option<(usize, Arc<Thread>)>>,
-    /// What changes, for a file whose changes can be polled, and how many changes its poller has been told of.
+    /// The subject of a file whose changes can be polled, and how many changes its poller has been told of.
     changing: Option<(Changing, AtomicU64)>,
     shown: SpinLock<Option<Shown>>,
 }

@@ -6,10 +6,10 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::{aio_share, inotify, pipe, protection};
+use crate::log::IS_RESTRICTED;
 use crate::memory::{frame, overcommit, reclaim};
 use crate::process::{self, Credentials, exec, table, user_namespace};
 use crate::procfs::{Subject, Text};
-use crate::syscall::process::machine::LOG_IS_RESTRICTED;
 use crate::tty::pty;
 use crate::{memory, sched};
 
@@ -56,6 +56,7 @@ macro_rules! tunables {
 }
 
 const MOST: u32 = i32::MAX as u32;
+const DESCRIPTORS_MOST: u32 = process::ResourceLimit::OPEN_FILES_MAX as u32;
 /// A word of descriptors' bits.
 const DESCRIPTORS_LEAST: u32 = 64;
 /// Calls copy and search a space's mappings in steps; their memory is the kernel's.
@@ -67,7 +68,7 @@ tunables! {
     randomization set_randomization exec::RANDOMIZATION, 0, 2;
     terminals set_terminals pty::TERMINALS_MAX, 0, pty::LIMIT as u32;
     users_made_by_all set_users_made_by_all user_namespace::MADE_BY_ALL, 0, 1;
-    descriptors set_descriptors process::DESCRIPTORS_MAX, DESCRIPTORS_LEAST, process::ResourceLimit::OPEN_FILES_MAX as u32;
+    descriptors set_descriptors process::DESCRIPTORS_MAX, DESCRIPTORS_LEAST, DESCRIPTORS_MOST;
     aio_requests set_aio_requests aio_share::REQUESTS_MAX, 0, MOST;
     inotify_events set_inotify_events inotify::QUEUE_MAX, 0, MOST;
     inotify_instances set_inotify_instances inotify::INSTANCES_MAX, 0, MOST;
@@ -83,7 +84,7 @@ tunables! {
 }
 
 pub fn log_is_restricted(_: &Subject, text: &mut Text) -> Shown {
-    text.line(format_args!("{}\n", LOG_IS_RESTRICTED.load(Ordering::Relaxed)))
+    text.line(format_args!("{}\n", IS_RESTRICTED.load(Ordering::Relaxed)))
 }
 
 /// The owner of the file needs the capability as well: others may read the log then.
@@ -91,7 +92,7 @@ pub fn set_log_is_restricted(_: &Subject, who: &Credentials, bytes: &[u8]) -> Sh
     if !who.is_capable(linux::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
-    set(&LOG_IS_RESTRICTED, bytes, 0, 1)
+    set(&IS_RESTRICTED, bytes, 0, 1)
 }
 
 pub fn terminals_open(_: &Subject, text: &mut Text) -> Shown {

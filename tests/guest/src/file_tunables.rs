@@ -24,7 +24,7 @@ crate::tests! {
     contexts_have_requests_up_to_the_limit
 }
 
-/// Who owns what the user does not.
+/// Another user.
 const OTHER: u32 = 23_456;
 
 /// A sticky directory to which everybody may write.

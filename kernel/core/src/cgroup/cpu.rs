@@ -98,9 +98,9 @@ pub struct Period {
     /// The limit.
     pub limit: Bandwidth,
     end_ns: u64,
-    /// What is left of the quota, or how much more was used.
+    /// The rest of the quota; negative if more was used.
     left_ns: i64,
-    /// What the group had used at the last look, if there was one.
+    /// The time that the group had used at the last look, if there was one.
     seen_ns: Option<u64>,
     looked_ns: u64,
     is_throttled: bool,
@@ -126,7 +126,7 @@ impl Period {
         throttled_ns: 0,
     };
 
-    /// Begins a period with another limit. What was used before counts for nothing.
+    /// Begins a period with another limit. Time that was used before counts for nothing.
     pub fn change(&mut self, limit: Bandwidth, now_ns: u64) {
         self.limit = limit;
         self.end_ns = now_ns.saturating_add(limit.period_us * NS_PER_US);

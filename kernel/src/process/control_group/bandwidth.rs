@@ -1,12 +1,12 @@
 //! Limits on the processor time of groups: `cpu.max`.
 //!
-//! A group has a quota of time in each period. A coroutine adds up, every [`LOOK_NS`] while a group has a limit, what the
-//! processes of such groups have used, those that have ended included. A group that has used its quota is *throttled*:
-//! its threads have [`PendingWork::THROTTLED`] and do not go back to their programs until a period begins in which there
-//! is something left. Calls that are under way go on and are not interrupted, as in Linux since it throttles at the same
-//! place. What was used beyond the quota is taken from the periods that follow, so that the looks being apart changes
-//! when a group stands still and not how much it gets. Turns and switches look at nothing for this; a new thread of a
-//! group looks whether that stands still.
+//! A group has a quota of time in each period. A coroutine adds up, every [`LOOK_NS`] while a group has a limit, the
+//! time that the processes of such groups have used, those that have ended included. A group that has used its quota is
+//! *throttled*: its threads have [`PendingWork::THROTTLED`] and do not go back to their programs until a period begins
+//! in which there is something left. Calls that are under way go on and are not interrupted, as in Linux since it
+//! throttles at the same place. Time that was used beyond the quota is taken from the periods that follow, so the
+//! distance of looks changes when a group stands still and not how much it gets. Turns and switches look at nothing for
+//! this; a new thread of a group looks whether that stands still.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -40,7 +40,7 @@ pub struct GroupBandwidth {
     is_limited: AtomicBool,
     /// Its threads stand still.
     is_throttled: AtomicBool,
-    /// What the processes in it were found to have used, while a look adds that up.
+    /// The time that the processes in it were found to have used, while a look adds that up.
     sum_ns: AtomicU64,
 }
 

@@ -1,7 +1,7 @@
 //! Calls of the machine's administrator: `setdomainname`, `syslog`, `reboot`, `sysfs`, `ustat`, `vhangup`, `iopl`.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
 use crate::call::caller::Caller;
@@ -89,15 +89,12 @@ mod action {
 /// How long a reader of the log waits between two looks.
 const LOOK_NS: u64 = 200_000_000;
 
-/// Whether only a privileged thread reads the log: `kernel.dmesg_restrict`.
-pub static LOG_IS_RESTRICTED: AtomicU32 = AtomicU32::new(1);
-
 /// syslog(2). The log of the host's side always has everything, so the commands about the console change nothing there.
 pub fn syslog(call: &mut Call<'_>) -> SyscallResult {
     let (command, address, length) = (call.int(0), call.word(1), call.int(2));
     let who = call.thread.credentials();
     let is_open = matches!(command, action::READ_ALL | action::SIZE_BUFFER)
-        && LOG_IS_RESTRICTED.load(Ordering::Relaxed) == 0;
+        && log::IS_RESTRICTED.load(Ordering::Relaxed) == 0;
     if !is_open && !who.is_capable(linux::CAP_SYSLOG) && !who.is_capable(linux::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM.into());
     }

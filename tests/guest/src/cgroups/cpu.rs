@@ -120,7 +120,7 @@ fn groups_share_by_weight() -> Outcome {
     if (1.8..5.0).contains(&ratio) { Ok(()) } else { Err(format!("{second} to {first} µs: {ratio}")) }
 }
 
-/// What a group has used, in microseconds, between one time and another at least a second later, and that time.
+/// The microseconds that a group uses in a second or somewhat more, and those that pass.
 fn used_in_a_second(group: &Path) -> Result<(u64, u64), String> {
     let start = std::time::Instant::now();
     let before = value(group, "cpu.stat", "usage_usec")?;
