@@ -41,8 +41,8 @@ pub const KEY_TSC: &str = "heddle.tsc";
 /// `heddle.strace=1`: log every system call of every program.
 pub const KEY_STRACE: &str = "heddle.strace";
 
-/// `heddle.isolation=none|user|private|direct`: which programs may reach one another's memory; `direct`: the kernel's,
-/// too, and calls take the place of system calls. Without it all may reach one another's, until a second set of
+/// `heddle.isolation=none|user|private|keys|direct`: which programs may reach one another's memory; `direct`: the
+/// kernel's, too, and calls take the place of system calls. Without it all may reach one another's, until a second set of
 /// credentials is in use.
 pub const KEY_ISOLATION: &str = "heddle.isolation";
 

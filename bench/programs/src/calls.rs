@@ -17,7 +17,7 @@ type Prepare = fn() -> Result<Step, std::io::Error>;
 pub fn run(arguments: &Arguments) -> Result<(), String> {
     let iterations = arguments.number("n", 10_000)?;
     let only = arguments.text("only", "");
-    let benches: [(&str, Prepare); 10] = [
+    let benches: [(&str, Prepare); 11] = [
         ("null", null),
         ("clock", clock),
         ("read-4k", read_block),
@@ -28,8 +28,10 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         ("signal", signal),
         ("mmap-touch-unmap", map_touch_unmap),
         ("page-fault", page_fault),
+        (MAPPED_FILE, mapped_file),
     ];
-    for (name, prepare) in benches.iter().filter(|(name, _)| only.is_empty() || only == *name) {
+    let is_meant = |name: &str| if only.is_empty() { name != MAPPED_FILE } else { only == name };
+    for (name, prepare) in benches.iter().filter(|(name, _)| is_meant(name)) {
         match prepare() {
             Ok(step) => repeat(name, iterations, step)?,
             Err(error) => println!("absent {name}: {error}"),
@@ -122,6 +124,37 @@ fn map_touch_unmap() -> Result<Step, std::io::Error> {
             .into(),
         )
         .map(drop)
+    }))
+}
+
+/// The call that is made by name only.
+const MAPPED_FILE: &str = "mapped-file";
+
+/// Reads a mapped file in order, a byte of each page.
+fn mapped_file() -> Result<Step, std::io::Error> {
+    const PAGES: usize = 1024;
+    let path = format!("/tmp/heddle-bench-mapped-{}", std::process::id());
+    std::fs::write(&path, vec![1; PAGES * BLOCK_BYTES])?;
+    let file = File::open(&path);
+    std::fs::remove_file(&path)?;
+    let file = std::os::fd::AsRawFd::as_raw_fd(&file?);
+    let (length, flags) = (PAGES * BLOCK_BYTES, libc::MAP_PRIVATE);
+    // SAFETY: a new mapping, which outlives its descriptor.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, flags, file, 0) };
+    if memory == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    let mut page = 0;
+    Ok(Box::new(move || {
+        // SAFETY: the page lies in the mapping above, of which nothing is changed; its pages come back from the file.
+        unsafe {
+            memory.cast::<u8>().add(page * BLOCK_BYTES).read_volatile();
+            page = (page + 1) % PAGES;
+            if page == 0 {
+                check(libc::madvise(memory, length, libc::MADV_DONTNEED).into())?;
+            }
+        }
+        Ok(())
     }))
 }
 

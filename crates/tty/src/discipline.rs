@@ -30,8 +30,16 @@ impl LineDiscipline {
     /// # Errors
     /// There is no memory for its buffers.
     pub fn try_new() -> Result<Self, TryReserveError> {
+        Self::try_with(Termios::DEFAULT)
+    }
+
+    /// A terminal with these settings.
+    ///
+    /// # Errors
+    /// There is no memory for its buffers.
+    pub fn try_with(termios: Termios) -> Result<Self, TryReserveError> {
         Ok(Self {
-            termios: Termios::DEFAULT,
+            termios,
             input: InputQueue::try_new()?,
             cursor: Cursor::default(),
             echo: EchoQueue::try_new()?,

@@ -102,6 +102,10 @@ pub struct Termios {
 }
 
 impl Termios {
+    /// The initial settings of a pseudoterminal, which has no line to hang up.
+    pub const PSEUDO_TERMINAL: Self =
+        Self { control: Self::DEFAULT.control & !linux::HUPCL, ..Self::DEFAULT };
+
     /// A terminal's initial settings.
     pub const DEFAULT: Self = Self {
         input: InputModes::ICRNL.union(InputModes::IXON),

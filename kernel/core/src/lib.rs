@@ -3,6 +3,7 @@
 //! - [`acct`]: records of process accounting.
 //! - [`aio`]: control blocks of native asynchronous I/O, and the ring of their events.
 //! - [`call_place`]: where a system call in a program's text becomes a jump into the kernel.
+//! - [`call_uses`]: how often the places of such calls were used.
 //! - [`cgroup`]: the rules of control groups.
 //! - [`core_dump`]: the layout of core files, and their names.
 //! - [`decimal`]: the digits of a number.
@@ -33,6 +34,7 @@
 //! - [`perf`]: what a program asks to have counted by perf_event_open(2), and how counts are told.
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`posix_acl`]: access control lists of files.
+//! - [`protection_key`]: keys of pages: which are given out, and what a rights register says of them.
 //! - [`seccomp`]: filters of system calls.
 //! - [`signal`]: the rules of Linux signals: sets, pending queues, actions, and the layouts that programs see.
 //! - [`signal_state`]: signals and job control of a thread group: which thread takes a signal, which stop, how the
@@ -55,6 +57,7 @@ extern crate alloc;
 pub mod acct;
 pub mod aio;
 pub mod call_place;
+pub mod call_uses;
 pub mod cgroup;
 pub mod core_dump;
 pub mod decimal;
@@ -86,6 +89,7 @@ pub mod paravirt;
 pub mod perf;
 pub mod pipe;
 pub mod posix_acl;
+pub mod protection_key;
 pub mod seccomp;
 pub mod signal;
 pub mod signal_state;

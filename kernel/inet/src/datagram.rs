@@ -39,6 +39,8 @@ pub struct Datagram {
     pub ttl: u8,
     /// Type of service, or traffic class.
     pub tos: u8,
+    /// When it arrived, by the platform's clock; 0 where nobody wanted to know.
+    pub arrived_ns: u64,
 }
 
 impl Datagram {

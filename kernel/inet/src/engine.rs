@@ -38,7 +38,7 @@ use crate::tcp::held::{Plans, is_of_use};
 use crate::udp::UdpSocket;
 
 /// How long a port stays taken after a connection that this machine closed first.
-const TIME_WAIT_NS: u64 = 60_000_000_000;
+pub(crate) const TIME_WAIT_NS: u64 = 60_000_000_000;
 /// The most records of such connections, `net.ipv4.tcp_max_tw_buckets`; beyond that none is made.
 const TIME_WAIT_MAX: usize = 8192;
 /// Pieces of memory for frames that are kept.
@@ -193,7 +193,7 @@ impl<P: Platform> Engine<P> {
         owner: *const TcpSocket<P>,
         tuple: Tuple,
         holds: Option<bool>,
-        waits: bool,
+        waits_ns: Option<u64>,
         is_reusable: bool,
         numbers: Option<LastNumbers>,
     ) {
@@ -207,9 +207,9 @@ impl<P: Platform> Engine<P> {
             None => false,
         };
         let old = if is_others { None } else { connections.remove(&tuple) };
-        let until_ns = P::now_ns() + TIME_WAIT_NS;
+        let until_ns = P::now_ns() + waits_ns.unwrap_or(0);
         let mut keeps = false;
-        if waits && !is_others {
+        if waits_ns.is_some() && !is_others {
             let mut waiting = self.time_wait.lock();
             let has_room = waiting.len() < TIME_WAIT_MAX
                 && waiting.try_reserve(1).is_ok()
@@ -218,7 +218,9 @@ impl<P: Platform> Engine<P> {
                 keeps = self.tcp_ports.lock().hold(port, is_reusable).is_ok();
                 if keeps {
                     connections.insert(tuple, Entry::TimeWait { until_ns, is_reusable, numbers });
-                    waiting.push_back((until_ns, tuple));
+                    // In the order of their ends; nearly all wait equally long.
+                    let place = waiting.partition_point(|(end_ns, _)| *end_ns <= until_ns);
+                    waiting.insert(place, (until_ns, tuple));
                 }
             }
         }

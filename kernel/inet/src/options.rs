@@ -97,6 +97,12 @@ options! {
     multicast_ttl: AtomicU32 = 1;
     /// `IP_MULTICAST_LOOP`.
     multicast_loop: AtomicU32 = 1;
+    /// `IP_MULTICAST_IF`: the address, its first byte lowest.
+    multicast_address: AtomicU32 = 0;
+    /// `IPV6_MULTICAST_IF`: the interface's number.
+    multicast_interface: AtomicU32 = 0;
+    /// `SO_BINDTODEVICE`: the interface's number; 0 for none.
+    bound_interface: AtomicU32 = 0;
     /// `IPV6_UNICAST_HOPS`; -1 for the default.
     hops: AtomicI32 = -1;
     /// `IPV6_MULTICAST_HOPS`.
@@ -139,8 +145,10 @@ options! {
     transparent: AtomicU32 = 0;
     /// `IP_BIND_ADDRESS_NO_PORT`.
     no_port: AtomicU32 = 0;
-    /// `SO_TIMESTAMP`.
+    /// `SO_TIMESTAMP`, or 2 for `SO_TIMESTAMPNS`.
     timestamp: AtomicU32 = 0;
+    /// The time of each datagram is noted when it arrives.
+    notes_arrival: AtomicU32 = 0;
     /// `SO_DEBUG`, kept.
     debug: AtomicU32 = 0;
     /// `SO_DONTROUTE`, kept.

@@ -57,6 +57,9 @@ pub struct RawSocket<P: Platform> {
     state: SpinMutex<RawState>,
 }
 
+/// The shortest message of ICMP that has a checksum.
+const CHECKED_BYTES_MIN: usize = 4;
+
 impl<P: Platform> RawSocket<P> {
     /// A socket that receives from here on.
     ///
@@ -253,7 +256,11 @@ impl<P: Platform> RawSocket<P> {
             }
             head[4..6].copy_from_slice(&identifier.to_be_bytes());
         }
-        if (self.is_ping || is_v6) && message.len() >= 4 {
+        // The checksum has its place, or there is no message.
+        if is_v6 && message.len() < CHECKED_BYTES_MIN {
+            return Err(InetError::Invalid);
+        }
+        if self.is_ping || is_v6 {
             message[2..4].fill(0);
             let start = if is_v6 { header.pseudo_sum(message.len()) } else { 0 };
             let sum = !fold(sum(message, start));
@@ -304,6 +311,7 @@ impl<P: Platform> RawSocket<P> {
             interface,
             ttl: header.ttl,
             tos: header.tos,
+            arrived_ns: if Options::is_on(&self.options.notes_arrival) { P::now_ns() } else { 0 },
         };
         let limit = Options::get(&self.options.receive_buffer) as usize;
         let has_come = state.queue.push(datagram, limit);

@@ -16,6 +16,7 @@
 //! - [`signal`]: the frames that signal handlers are called with.
 //! - [`debug`]: the registers as a debugger sees them, and what it has the processor watch.
 //! - [`direct`]: calls in place of system calls.
+//! - [`protection_key`]: the rights that a thread has to pages with a key.
 //! - [`mitigations`]: measures against processors that run ahead of their checks.
 //! - [`paravirt`]: what a hypervisor offers beyond a processor.
 //! - [`stray`]: system calls that come to the kernel without the kernel's rights.
@@ -36,7 +37,7 @@ pub use current::{
     enter_user, exception_signal, features, hardware_capabilities, interrupt, machine, mitigations, paging,
     paravirt, signal, stack, stray, syscall_name, time, user,
 };
-pub use current::{debug, direct};
+pub use current::{debug, direct, float, protection_key};
 
 /// Hooks that [`enter_user`] calls around the time in which a program runs.
 ///

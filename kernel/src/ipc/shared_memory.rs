@@ -312,6 +312,7 @@ pub fn shmat(call: &mut Call<'_>) -> SyscallResult {
         flags: mapping_flags,
         object: Backing::Source(attachment.clone()),
         offset: 0,
+        key: None,
     };
     pending(async move {
         space.note_attachment();

@@ -27,16 +27,19 @@ pub enum IsolationPolicy {
     Private,
     /// Of the machine only: nothing is protected, the kernel neither ([`crate::arch::direct`]).
     Direct,
+    /// Programs with other credentials are out of reach, and a stray pointer into any other program faults.
+    Keys,
 }
 
 impl IsolationPolicy {
     /// All policies by name.
-    const NAMES: [(&'static str, Self); 5] = [
+    const NAMES: [(&'static str, Self); 6] = [
         ("default", Self::Default),
         ("none", Self::None),
         ("user", Self::User),
         ("private", Self::Private),
         ("direct", Self::Direct),
+        ("keys", Self::Keys),
     ];
 
     /// The policy of a name.
@@ -49,6 +52,19 @@ impl IsolationPolicy {
     #[must_use]
     pub const fn name(self) -> &'static str {
         Self::NAMES[self as usize].0
+    }
+
+    /// How much it protects, compared with others.
+    #[must_use]
+    pub const fn strength(self) -> u8 {
+        match self {
+            Self::Direct => 0,
+            Self::Default => 1,
+            Self::None => 2,
+            Self::User => 3,
+            Self::Keys => 4,
+            Self::Private => 5,
+        }
     }
 
     /// The policy of a number, by which programs name it.
@@ -86,6 +102,9 @@ static IS_IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// In the domain of one space.
 const OWN: usize = 1 << (usize::BITS - 1);
+/// In the domain of a set of credentials whose programs have protection keys: those that have none have memory that all
+/// keys' rights admit.
+const KEYED: usize = OWN >> 1;
 
 /// A set of credentials: [`Self::FIRST`], one with a number, or one that is shared with no other program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,10 +170,12 @@ pub(super) fn is_in_use() -> bool {
 /// The domain of all programs while none is isolated.
 pub(super) const EVERYTHING: usize = 0;
 
-/// The domain of a space.
-pub(super) fn domain(own: IsolationPolicy, set: CredentialSet, identity: usize) -> usize {
+/// The domain of a space. A program that is to be told from others by a protection key, and has none, is on its own.
+pub(super) fn domain(own: IsolationPolicy, set: CredentialSet, identity: usize, key: u8) -> usize {
     match of_program(own) {
         IsolationPolicy::None | IsolationPolicy::Direct => EVERYTHING,
+        IsolationPolicy::Keys if key == 0 => OWN | identity,
+        IsolationPolicy::Keys if set != CredentialSet::UNIQUE => set.0 | KEYED,
         IsolationPolicy::Default | IsolationPolicy::User if set != CredentialSet::UNIQUE => set.0,
         _ => OWN | identity,
     }

@@ -70,6 +70,14 @@ impl PeerIdentity {
     }
 }
 
+/// Some socket's messages have told who sent them.
+static SOME_PASS_IDENTITY: AtomicBool = AtomicBool::new(false);
+
+/// Whether any socket's messages have told who sent them since the machine was started.
+pub(super) fn some_pass_identity() -> bool {
+    SOME_PASS_IDENTITY.load(Ordering::Relaxed)
+}
+
 /// Control data that comes along with bytes.
 #[derive(Default)]
 pub struct Ancillary {
@@ -413,6 +421,9 @@ impl Inbox {
 
     /// Sets `SO_PASSCRED`.
     pub fn set_passes_identity(&self, passes: bool) {
+        if passes {
+            SOME_PASS_IDENTITY.store(true, Ordering::Relaxed);
+        }
         self.passes_identity.store(passes, Ordering::Relaxed);
     }
 

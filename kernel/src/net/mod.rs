@@ -227,12 +227,6 @@ impl Socket {
         &self.inbox
     }
 
-    /// Whether the peer wants to know who sends.
-    #[must_use]
-    pub fn peer_passes_identity(&self) -> bool {
-        self.peer_inbox().is_some_and(|peer| peer.passes_identity())
-    }
-
     /// How long sending (or receiving) waits, in nanoseconds; 0 for ever.
     #[must_use]
     pub const fn timeout(&self, send: bool) -> &AtomicU64 {
@@ -474,7 +468,12 @@ impl File for Socket {
     }
 
     fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
-        self.send(buffer, None, &mut None)
+        self.send(buffer, None, &mut self.writers_identity())
+    }
+
+    fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
+        self.note_writer(thread, events);
+        Ok(())
     }
 
     fn offer(&self, offer: ReadOffer) {

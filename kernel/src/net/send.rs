@@ -2,18 +2,55 @@
 
 use alloc::sync::Arc;
 
+use crate::arch::{MAX_CPUS, cpu};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::IoBuffer;
 use crate::fs::byte_queue::{fill, fill_unlocked, is_large};
 use crate::fs::offer::OFFER_BYTES;
 use crate::memory::fallible;
-use crate::net::inbox::{InboxContents, InboxMessage, StreamMark};
+use crate::net::inbox::{InboxContents, InboxMessage, PeerIdentity, StreamMark, some_pass_identity};
 use crate::net::{Ancillary, Inbox, Socket, Style, WRITING};
+use crate::process::Thread;
+use crate::sync::SpinLock;
 use crate::wait::queue::{Events, Watch};
 
 use heddle_kernel_core::fallible::push_back_reserved;
 
+/// The writer of an attempt on each CPU that is under way, with its socket's address, where a receiver wants to know it.
+static WRITERS: [SpinLock<Option<(usize, PeerIdentity)>>; MAX_CPUS] =
+    [const { SpinLock::new(None) }; MAX_CPUS];
+
 impl Socket {
+    /// Whether the peer wants to know who sends.
+    #[must_use]
+    pub fn peer_passes_identity(&self) -> bool {
+        self.peer_inbox().is_some_and(|peer| peer.passes_identity())
+    }
+
+    /// Before an attempt of a plain write, which keeps its CPU: who it is, if a receiver may want to know it.
+    pub(super) fn note_writer(&self, thread: &Thread, events: Events) {
+        if !some_pass_identity() || !events.contains(Events::OUT) {
+            return;
+        }
+        let is_wanted = self.inbox().passes_identity() || self.peer_passes_identity();
+        let writer = is_wanted.then(|| (core::ptr::from_ref(self).addr(), PeerIdentity::of_sender(thread)));
+        *WRITERS[cpu::id()].lock() = writer;
+    }
+
+    /// The control data of a plain write.
+    pub(super) fn writers_identity(&self) -> Option<Ancillary> {
+        if !some_pass_identity() {
+            return None;
+        }
+        let (socket, identity) = WRITERS[cpu::id()].lock().take()?;
+        if socket != core::ptr::from_ref(self).addr() {
+            return None;
+        }
+        let mut ancillary = Ancillary::default();
+        ancillary.identity = Some(identity);
+        Some(ancillary)
+    }
+
     /// Sends what is in `buffer`, to `target` or the peer. A stream takes as much as there is room for, a message goes
     /// as a whole. `ancillary` is taken with the first byte.
     ///

@@ -14,7 +14,7 @@ use heddle_kernel_core::fanotify::event;
 use heddle_kernel_core::signal::{AlternateStack, Signal};
 use linux_raw_sys::general as linux;
 
-use crate::arch::{FloatState, UserContext};
+use crate::arch::{FloatState, UserContext, protection_key};
 use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::fs::OpenFile;
@@ -251,6 +251,7 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
     auxiliary.process_pages = places.process as u64;
     let stack =
         build_stack(thread, &space, (&request, &inside), auxiliary, program.image.executable_stack).await?;
+    space.begin_group(places.all()).await?;
     let mut context = fallible::try_box(UserContext::new_user())?;
     context.set_ip(entry);
     context.set_sp(stack.stack);
@@ -289,13 +290,17 @@ async fn map_image(space: &Arc<Space>, source: &ProgramSource, base: usize) -> R
         let first = start & !(PAGE_BYTES - 1);
         let file_pages_end = file_end.next_multiple_of(PAGE_BYTES);
         if segment.file_bytes > 0 {
+            let protection = protection(segment);
+            let is_code_alone = protection == Protection::EXECUTE;
             let request = MapRequest {
                 placement: Placement::Fixed(first),
                 length: file_pages_end - first,
-                protection: protection(segment),
+                protection,
                 flags: Flags::empty(),
                 object: Object::Source(pages.clone()),
                 offset: segment.offset & !(PAGE_BYTES as u64 - 1),
+                // The rights with which a program starts do not include it.
+                key: if is_code_alone { space.execute_only_key() } else { None },
             };
             space.map(request).await?;
         }
@@ -490,6 +495,7 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     control_group::memory::follow(process, true);
     thread.set_namespaces(prepared.namespaces);
     process.drop_program_keys();
+    thread.leave_rings().await;
     thread.descriptors().close(process.pid, |close_on_exec| close_on_exec).await;
     crate::process::timers::clear(process, true);
     process.set_actions(prepared.actions);
@@ -510,4 +516,5 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     process.set_executed();
     perf::executed(thread);
     thread.replace_context(loaded.context);
+    protection_key::set_rights(thread.space().first_rights());
 }

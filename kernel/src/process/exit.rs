@@ -41,6 +41,7 @@ pub async fn end_thread(thread: &Arc<Thread>) {
     futex::robust::release(thread).await;
     futex::pi::owner_ends(thread).await;
     release_space(thread).await;
+    thread.leave_rings().await;
     let descriptors = thread.descriptors();
     if !descriptors.is_shared() {
         descriptors.close(thread.process.pid, |_| true).await;

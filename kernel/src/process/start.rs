@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use heddle_kernel_core::exec::Strings;
 use heddle_kernel_core::fallible::push_reserved;
+use heddle_kernel_core::protection_key::KeyRights;
 use heddle_kernel_core::signal::{Actions, SignalSet};
 use linux_raw_sys::general as linux;
 
@@ -109,6 +110,8 @@ pub async fn start(
         }
     };
     exec::commit(&thread, loaded.0, loaded.1).await;
+    // They were for a thread whose turn goes on.
+    thread.save_key_rights();
     let context = thread.take_context().ok_or(Errno::ENOEXEC)?;
     if let Some(terminal) = program.terminal {
         terminal.adopt(process.pid, process.pid);
@@ -166,6 +169,7 @@ fn make_first_thread(
         scheduling: Parameters::ORDINARY,
         account: heddle_kernel_core::fairness::Account::new(heddle_kernel_core::fairness::Weight::of_nice(0)),
         float,
+        key_rights: KeyRights::INITIAL,
     })?;
     thread.set_user_task(UserTask::enter(thread.credentials().uid, u64::MAX)?);
     let mut children = reaper.children();

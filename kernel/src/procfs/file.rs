@@ -31,7 +31,7 @@ struct ProcFile {
     /// Its view on keys, for a file about them.
     keys: Option<KeyViewer>,
     /// The writer and its CPU, from the beginning of an attempt on, for a file where the writer's rights count.
-    writer: SpinLock<Option<(usize, Arc<Credentials>)>>,
+    writer: SpinLock<Option<(usize, Arc<Thread>)>>,
     /// The mounts of the process, for a list of them, and how many changes its poller has been told of.
     mounts: Option<(Arc<MountSet>, AtomicU64)>,
     shown: SpinLock<Option<Shown>>,
@@ -57,6 +57,12 @@ impl ProcFile {
         self.opener.as_deref().unwrap_or(KERNEL)
     }
 
+    /// The thread whose write this is. An attempt keeps its CPU; of two that write at once one is refused.
+    fn take_writer(&self) -> Result<Arc<Thread>, Errno> {
+        let writer = self.writer.lock().take().filter(|(cpu, _)| *cpu == cpu::id());
+        writer.map(|(_, writer)| writer).ok_or(Errno::EPERM)
+    }
+
     /// The part that follows `before`, or the first.
     fn part(&self, before: Option<Shown>) -> Result<Shown, Errno> {
         let (from, offset, mut sum) = before.map_or((0, 0, Sum::default()), |before| {
@@ -65,9 +71,10 @@ impl ProcFile {
         let mut text = Text::new();
         let subject = &self.node.subject;
         let next = match self.node.item.what {
-            What::Text(show) | What::Writable(show, _) | What::Controlled(show, _) => {
-                show(subject, &mut text).map(|()| None)?
-            }
+            What::Text(show)
+            | What::Writable(show, _)
+            | What::Controlled(show, _)
+            | What::WritableByThread(show, _) => show(subject, &mut text).map(|()| None)?,
             What::Own(show) | What::WritableOwn(show, _) => match &self.namespaces {
                 Some(namespaces) => show(namespaces, self.viewer(), &mut text).map(|()| None)?,
                 None => None,
@@ -110,8 +117,10 @@ pub(super) fn open(node: Arc<ProcNode>, thread: Option<&Arc<Thread>>) -> Result<
 
 impl File for ProcFile {
     fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
-        if events.contains(Events::OUT) && matches!(self.node.item.what, What::WritableMap(..)) {
-            let before = self.writer.lock().replace((cpu::id(), thread.credentials()));
+        if events.contains(Events::OUT)
+            && matches!(self.node.item.what, What::WritableMap(..) | What::WritableByThread(..))
+        {
+            let before = self.writer.lock().replace((cpu::id(), thread.clone()));
             drop(before);
         }
         Ok(())
@@ -161,10 +170,11 @@ impl File for ProcFile {
                 store(&self.node.subject, opener, &bytes)
             }
             (What::WritableMap(_, store), Some(opener)) => {
-                // An attempt keeps its CPU. Of two that write at once one is refused.
-                let writer = self.writer.lock().take().filter(|(cpu, _)| *cpu == cpu::id());
-                let writer = writer.ok_or(Errno::EPERM);
-                writer.and_then(|(_, writer)| store(&self.node.subject, opener, &writer, &bytes))
+                let writer = self.take_writer();
+                writer.and_then(|writer| store(&self.node.subject, opener, &writer.credentials(), &bytes))
+            }
+            (What::WritableByThread(_, store), _) => {
+                self.take_writer().and_then(|writer| store(&self.node.subject, &writer, &bytes))
             }
             (What::WritableOwn(_, store), _) => {
                 self.namespaces.as_ref().ok_or(Errno::EIO).and_then(|namespaces| store(namespaces, &bytes))

@@ -22,6 +22,10 @@ pub(super) fn list(
     if node.is_process() && !node.subject.is_open() {
         return Err(Errno::EPERM);
     }
+    // A directory of a process that is gone is one that was removed.
+    if node.subject.pid.is_some() {
+        node.subject.process().map_err(|_| Errno::ENOENT)?;
+    }
     for (index, item) in node.items().iter().enumerate().skip(usize::try_from(cookie).unwrap_or(usize::MAX)) {
         let name = if node.shows(item) { item.name } else { &[] };
         let child = ProcNode { item, subject: node.subject.clone() };

@@ -64,6 +64,8 @@ type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 type StoreAs = fn(&Subject, &Credentials, &[u8]) -> Result<(), Errno>;
 /// The same, as far as both may who opened the file and who writes to it.
 type StoreAsBoth = fn(&Subject, &Credentials, &Credentials, &[u8]) -> Result<(), Errno>;
+/// The same for a file that takes it from some threads only.
+type StoreByThread = fn(&Subject, &Thread, &[u8]) -> Result<(), Errno>;
 /// Writes what a file shows to whoever opened it.
 type ShowAs = fn(&Subject, &Credentials, &mut Text) -> Result<(), Errno>;
 /// Writes something of namespaces, as somebody sees it.
@@ -109,6 +111,8 @@ enum What {
     WritableSeen(ShowAs, StoreAs),
     /// The same, where the writer's rights count as well.
     WritableMap(ShowAs, StoreAsBoth),
+    /// A file that can be written by some threads.
+    WritableByThread(Show, StoreByThread),
     /// A file about the namespaces of whoever opens it.
     Own(ShowOwn),
     /// A file about the subject as the namespaces of whoever opens it show it.
@@ -200,6 +204,8 @@ struct ProcNode {
 /// The numbers of the file systems.
 const DEVICE: u64 = device_number(0, 5);
 const DEVICE_SYS: u64 = device_number(0, 20);
+/// The number of `/proc` itself.
+const ROOT_INODE: u64 = 1;
 const SYSFS_MAGIC: u32 = linux_raw_sys::general::SYSFS_MAGIC;
 
 /// A mount of the process file system, with the numbers of this PID namespace.
@@ -248,6 +254,9 @@ impl ProcNode {
 
     /// A number that two nodes share only by the rarest chance.
     fn inode(item: &Item, subject: &Subject) -> u64 {
+        if core::ptr::eq(item, &raw const table::ROOT) {
+            return ROOT_INODE;
+        }
         // FNV-1a.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut mix = |number: u64| hash = (hash ^ number).wrapping_mul(0x100_0000_01b3);
@@ -278,6 +287,10 @@ impl ProcNode {
     fn child(&self, name: &[u8]) -> Result<Self, Errno> {
         if self.is_process() && !self.subject.is_open() {
             return Err(Errno::EPERM);
+        }
+        // Nothing is below a process that is gone.
+        if self.subject.pid.is_some() {
+            self.subject.process()?;
         }
         if let Some(item) = self.items().iter().find(|item| item.name == name && self.shows(item)) {
             return Ok(Self { item, subject: self.subject.clone() });
@@ -326,6 +339,16 @@ impl ProcNode {
         if subject.exists() && belongs && is_shown { Ok(child) } else { Err(Errno::ENOENT) }
     }
 
+    /// The names of a directory are `.`, the one in its parent, and one in each of its own; threads are counted.
+    fn links(&self, kind: FileType) -> u32 {
+        let threads = || self.subject.process().map_or(0, |process| process.thread_count());
+        match self.item.what {
+            What::Threads => 2 + threads() as u32,
+            _ if kind == FileType::Directory => 2,
+            _ => 1,
+        }
+    }
+
     /// Whether it is the directory of a process.
     fn is_process(&self) -> bool {
         core::ptr::eq(self.item, &raw const table::PROCESS)
@@ -362,6 +385,7 @@ impl Inode for ProcNode {
             | What::Seen(_)
             | What::WritableSeen(..)
             | What::WritableMap(..)
+            | What::WritableByThread(..)
             | What::Own(_)
             | What::Viewed(_)
             | What::WritableOwn(..)
@@ -383,7 +407,7 @@ impl Inode for ProcNode {
         Metadata {
             device: self.device(),
             permissions: self.item.permissions,
-            links: if kind == FileType::Directory { 2 } else { 1 },
+            links: self.links(kind),
             uid,
             gid,
             accessed: now,

@@ -52,12 +52,18 @@ fn state_of(subject: &Subject) -> char {
 }
 
 pub fn name(subject: &Subject, text: &mut Text) -> Shown {
+    subject.process()?;
     text.bytes(trim(&name_of(subject)))?;
     text.bytes(b"\n")
 }
 
-pub fn set_name(subject: &Subject, name: &[u8]) -> Shown {
-    subject.thread()?.set_name(name.strip_suffix(b"\n").unwrap_or(name));
+/// A thread's name is its process's matter.
+pub fn set_name(subject: &Subject, writer: &Thread, name: &[u8]) -> Shown {
+    let thread = subject.thread()?;
+    if thread.process.pid != writer.process.pid {
+        return Err(Errno::EINVAL);
+    }
+    thread.set_name(name.strip_suffix(b"\n").unwrap_or(name));
     Ok(())
 }
 
@@ -218,6 +224,7 @@ pub fn statistics(subject: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn memory(subject: &Subject, text: &mut Text) -> Shown {
+    subject.process()?;
     let space = space_of(subject);
     let pages = space.as_ref().map_or(0, |space| space.mapped_bytes() / PAGE_BYTES);
     let resident = space.as_ref().map_or(0, |space| space.resident_pages());
@@ -248,8 +255,10 @@ pub fn status(subject: &Subject, viewer: &Credentials, text: &mut Text) -> Shown
         subject.shown(subject.tid.unwrap_or(process.pid)),
         subject.shown(process.parent_pid())
     ))?;
-    if let Some(thread) = &thread {
-        status_of_thread(subject, &process, thread, viewer, text)?;
+    match &thread {
+        Some(thread) => status_of_thread(subject, &process, thread, viewer, text)?,
+        // One that has ended counts until its parent has heard of it.
+        None => text.line(format_args!("Threads:\t{}\n", process.thread_count().max(1)))?,
     }
     let switches = thread.map_or_else(UsageCounts::default, |thread| thread.counts());
     text.line(format_args!(
@@ -326,7 +335,9 @@ fn status_of_thread(
         text.line(format_args!("VmPeak:\t{peak:8} kB\nVmSize:\t{kib:8} kB"))?;
         text.line(format_args!("\nVmLck:\t{:8} kB", space.locked_bytes() / 1024))?;
         let most = space.peak_resident_pages() * PAGE_BYTES / 1024;
-        text.line(format_args!("\nVmHWM:\t{most:8} kB\nVmRSS:\t{resident:8} kB\nVmSwap:\t       0 kB"))?;
+        text.line(format_args!("\nVmHWM:\t{most:8} kB\nVmRSS:\t{resident:8} kB"))?;
+        let data = space.data_bytes() / 1024;
+        text.line(format_args!("\nVmData:\t{data:8} kB\nVmSwap:\t       0 kB"))?;
     }
     let (queued, limit) = (signal::queued_count(process), process.limit(Resource::PendingSignals).soft);
     text.line(format_args!("\nThreads:\t{}\nSigQ:\t{queued}/{limit}\n", process.thread_count()))?;
@@ -398,6 +409,7 @@ pub(super) fn each_mapping(
     count: usize,
     mut visit: impl FnMut(&Space, &MappingView) -> Shown,
 ) -> Result<Option<u64>, Errno> {
+    subject.process()?;
     let Some(space) = space_of(subject) else { return Ok(None) };
     let mut at = usize::try_from(from).unwrap_or(usize::MAX);
     for _ in 0..count {
@@ -408,6 +420,9 @@ pub(super) fn each_mapping(
     Ok(Some(at as u64))
 }
 
+/// Where in a line of `maps` a name begins, unless the numbers before it are longer.
+const NAME_COLUMN: usize = 73;
+
 /// The line of `maps` about a mapping.
 pub(super) fn mapping_line(mapping: &MappingView, text: &mut Text) -> Shown {
     let right = |bit: Protection, letter| if mapping.protection.contains(bit) { letter } else { '-' };
@@ -415,6 +430,7 @@ pub(super) fn mapping_line(mapping: &MappingView, text: &mut Text) -> Shown {
         Object::Source(source) => source.identity(),
         Object::Anonymous(_) => (0, 0),
     };
+    let start = text.len();
     text.line(format_args!(
         "{:08x}-{:08x} {}{}{}{} {:08x} {:02x}:{:02x} {inode} ",
         mapping.start,
@@ -430,13 +446,51 @@ pub(super) fn mapping_line(mapping: &MappingView, text: &mut Text) -> Shown {
     match &mapping.object {
         Object::Source(source) => {
             let path = source.path().unwrap_or_default();
-            text.bytes(b"                  ")?;
+            text.pad(start + NAME_COLUMN)?;
             text.escaped(&path, b"\n")?;
         }
-        Object::Anonymous(Some(name)) => text.line(format_args!("                  {name}"))?,
+        Object::Anonymous(Some(name)) => {
+            text.pad(start + NAME_COLUMN)?;
+            text.line(format_args!("{name}"))?;
+        }
         Object::Anonymous(None) => {}
     }
     text.bytes(b"\n")
+}
+
+/// Children that one part of `children` looks at.
+const CHILDREN_AT_ONCE: usize = 64;
+
+/// The children that a thread has made, in the order of their numbers; those of a thread that has ended are its process's first
+/// thread's. Each part looks at those behind the number before.
+pub fn children(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
+    let process = subject.process()?;
+    let tid = subject.thread()?.tid();
+    let (next, count) = next_children(&process, i32::try_from(from).unwrap_or(i32::MAX));
+    for &(pid, creator) in &next[..count] {
+        let is_own = creator == tid || tid == process.pid && crate::process::table::thread(creator).is_none();
+        let shown = subject.shown(pid);
+        if is_own && shown != 0 {
+            text.line(format_args!("{shown} "))?;
+        }
+    }
+    let last = if count == CHILDREN_AT_ONCE { Some(next[count - 1].0) } else { None };
+    Ok(last.map(|pid| u64::from(pid.unsigned_abs())))
+}
+
+/// The children with the next numbers after one, with their makers, and how many there are.
+fn next_children(process: &Process, after: i32) -> ([(i32, i32); CHILDREN_AT_ONCE], usize) {
+    let (mut next, mut count) = ([(0, 0); CHILDREN_AT_ONCE], 0);
+    for child in process.children().iter().filter(|child| child.pid > after) {
+        let place = next[..count].partition_point(|&(pid, _)| pid < child.pid);
+        if place == CHILDREN_AT_ONCE {
+            continue;
+        }
+        count = (count + 1).min(CHILDREN_AT_ONCE);
+        next[place..count].rotate_right(1);
+        next[place] = (child.pid, child.creator());
+    }
+    (next, count)
 }
 
 pub fn limits(subject: &Subject, text: &mut Text) -> Shown {
@@ -503,9 +557,14 @@ fn marks(instance: &Inotify, text: &mut Text, from: u64) -> Result<Option<u64>, 
 fn common_information(subject: &Subject, open: &OpenFile, text: &mut Text) -> Shown {
     let mount = open.place.as_ref().map_or(0, |place| place.mount.id);
     let (offset, inode) = (*open.offset.lock(), open.metadata().inode);
+    let closes = subject
+        .descriptor
+        .zip(subject.thread().ok())
+        .is_some_and(|(descriptor, thread)| thread.descriptors().close_on_exec(descriptor).unwrap_or(false));
+    let closes = if closes { linux_raw_sys::general::O_CLOEXEC } else { 0 };
     text.line(format_args!(
         "pos:\t{offset}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{inode}\n",
-        open.flags().difference(StatusFlags::EXECUTE).bits()
+        open.flags().difference(StatusFlags::EXECUTE).bits() | closes
     ))?;
     match downcast::<ProcessFile>(open) {
         Some(file) => {

@@ -115,7 +115,9 @@ pub fn statistics(own: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
     let (switches, started, running) = (sched::switches(), table::started_count(), load::running());
     text.line(format_args!("intr {}\nctxt {switches}\nbtime {boot}\n", interrupt::count()))?;
     // Nothing waits for a device in a way that counts as blocked: every wait is of a kind that shows as sleep.
-    text.line(format_args!("processes {started}\nprocs_running {running}\nprocs_blocked 0\n"))
+    text.line(format_args!("processes {started}\nprocs_running {running}\nprocs_blocked 0\n"))?;
+    // Work after interrupts is coroutines', of no such kind.
+    text.bytes(b"softirq 0 0 0 0 0 0 0 0 0 0 0\n")
 }
 
 /// How often each line of a device interrupted the CPUs, their timers, and they one another.

@@ -4,8 +4,8 @@ use crate::arch::MAX_CPUS;
 use crate::fs::fanotify;
 use crate::procfs::{
     Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, ShowViewed, Store, StoreAs, StoreAsBoth,
-    StoreOwn, What, clocks, coroutines, ipc, keys, large_pages, link, mounts, namespace, net, net_class,
-    net_counts, net_settings, node, process, processor, settings, sockets, system, usage, users,
+    StoreByThread, StoreOwn, What, clocks, coroutines, ipc, keys, large_pages, link, mounts, namespace, net,
+    net_class, net_counts, net_settings, node, process, processor, settings, sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -30,6 +30,10 @@ const fn private(name: &'static [u8], show: Show) -> Item {
 
 const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
     Item { name, permissions: 0o644, what: What::Writable(show, store), is_guarded: false }
+}
+
+const fn by_thread(name: &'static [u8], show: Show, store: StoreByThread) -> Item {
+    Item { name, permissions: 0o644, what: What::WritableByThread(show, store), is_guarded: false }
 }
 
 const fn controlled(name: &'static [u8], show: Show, store: StoreAs) -> Item {
@@ -253,7 +257,7 @@ static PROCESS_ITEMS: &[Item] = &[
     viewed(b"cgroup", process::control_group),
     private(b"auxv", process::auxiliary),
     text(b"cmdline", process::command_line),
-    writable(b"comm", process::name, process::set_name),
+    by_thread(b"comm", process::name, process::set_name),
     Item {
         name: b"coredump_filter",
         permissions: 0o644,
@@ -296,6 +300,7 @@ static PROCESS_ITEMS: &[Item] = &[
 ];
 
 static THREAD_ITEMS: &[Item] = &[
+    parts(b"children", process::children),
     Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR), is_guarded: false },
     directory(b"fdinfo", What::Descriptors(&DESCRIPTOR_INFORMATION)),
     link(b"cwd", link::working),
@@ -303,7 +308,7 @@ static THREAD_ITEMS: &[Item] = &[
     link(b"root", link::root),
     private(b"auxv", process::auxiliary),
     text(b"cmdline", process::command_line),
-    writable(b"comm", process::name, process::set_name),
+    by_thread(b"comm", process::name, process::set_name),
     private(b"environ", process::environment),
     private(b"io", usage::transfers),
     text(b"limits", process::limits),

@@ -59,6 +59,27 @@ impl Text {
         Ok(())
     }
 
+    /// The bytes so far.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Appends spaces up to a length.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn pad(&mut self, length: usize) -> Result<(), Errno> {
+        let missing = length.saturating_sub(self.len());
+        self.line(format_args!("{:missing$}", ""))
+    }
+
     /// The text as bytes.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {

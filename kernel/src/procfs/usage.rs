@@ -2,6 +2,7 @@
 
 use heddle_kernel_core::mempolicy::MemoryPolicy;
 
+use crate::arch::protection_key;
 use crate::error::Errno;
 use crate::memory::Space;
 use crate::memory::source::Object;
@@ -68,12 +69,16 @@ fn flags(text: &mut Text, space: &Space, mapping: &MappingView) -> Shown {
     let (protection, flags) = (mapping.protection, mapping.flags);
     let is_anonymous = matches!(mapping.object, Object::Anonymous(_));
     let may_have_large = space.may_have_large(&(mapping.start..mapping.end), flags, is_anonymous);
-    text.bytes(if may_have_large { b"THPeligible:    1\nVmFlags:" } else { b"THPeligible:    0\nVmFlags:" })?;
+    text.bytes(if may_have_large { b"THPeligible:    1\n" } else { b"THPeligible:    0\n" })?;
+    if protection_key::are_on() {
+        text.line(format_args!("ProtectionKey:  {:8}\n", mapping.key))?;
+    }
+    text.bytes(b"VmFlags:")?;
     for (is_set, name) in [
         (protection.contains(Protection::READ), "rd"),
         (protection.contains(Protection::WRITE), "wr"),
         (protection.contains(Protection::EXECUTE), "ex"),
-        (flags.contains(Flags::SHARED), "sh"),
+        (flags.contains(Flags::SHARED) && !flags.contains(Flags::NEVER_WRITABLE), "sh"),
         (true, "mr"),
         (!flags.contains(Flags::NEVER_WRITABLE), "mw"),
         (true, "me"),

@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering
 use core::task::Poll;
 
 use crate::arch;
-use crate::arch::{MAX_CPUS, stack};
+use crate::arch::{MAX_CPUS, protection_key, stack};
 use crate::sched;
 use crate::sched::{Priority, TaskRef, usage};
 
@@ -305,6 +305,8 @@ fn wait_in(is_over: &dyn Fn() -> bool, may_stay: bool) -> bool {
     if let Some((thread, hooks)) = thread.zip(hooks) {
         (hooks.leaves)(thread);
     }
+    // Those of whoever waits, a thread or a request; other turns begin with the first ones.
+    let rights = protection_key::take_rights();
     #[cfg(feature = "checking")]
     sched::stretch::end("a detour");
     // SAFETY: the turn is taken up below before it goes on. Until then it stays where it is, so its coroutine does not
@@ -322,6 +324,9 @@ fn wait_in(is_over: &dyn Fn() -> bool, may_stay: bool) -> bool {
     }
     if let Some((thread, hooks)) = thread.zip(hooks) {
         (hooks.returns)(thread);
+    }
+    if let Some(rights) = rights {
+        protection_key::set_rights(rights);
     }
     is_ended
 }

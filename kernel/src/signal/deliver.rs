@@ -2,11 +2,13 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::{Ordering, fence};
+use heddle_kernel_core::protection_key::KeyRights;
 use heddle_kernel_core::signal::{Action, AlternateStack, DefaultAction, Information, Signal, SignalSet};
 use heddle_kernel_core::signal_state::Delivery;
 use linux_raw_sys::general as linux;
 
-use crate::arch::{FloatState, UserContext, signal as frame};
+use crate::arch::float::with_key_rights;
+use crate::arch::{FloatState, UserContext, protection_key, signal as frame};
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
 use crate::process::control_group::freeze;
@@ -241,9 +243,20 @@ fn put_frame(
     let top = if action.flags.has(linux::SA_ONSTACK) { stack.top_for(context.sp()) } else { None };
     float.save();
     let is_interruptible = executor::is_unmasked(thread);
-    let float_bytes = float.as_bytes();
-    let setup =
-        frame::Setup { information, action, mask, is_interruptible, stack: &stack, top, float: float_bytes };
+    let rights = protection_key::rights();
+    let has_key_rights = protection_key::are_on() && (rights != KeyRights::INITIAL || space.has_keys());
+    let with_rights = if has_key_rights { Some(with_key_rights(float.as_bytes(), rights)?) } else { None };
+    let float_bytes = with_rights.as_deref().unwrap_or_else(|| float.as_bytes());
+    let setup = frame::Setup {
+        information,
+        action,
+        mask,
+        is_interruptible,
+        stack: &stack,
+        top,
+        float: float_bytes,
+        has_key_rights,
+    };
     let call = frame::prepare(context, &setup).ok_or(Errno::EFAULT)?;
     let is_on_alternate = top.is_some() || stack.contains(context.sp());
     if is_on_alternate && !stack.holds(call.address) {
@@ -251,13 +264,13 @@ fn put_frame(
         return Err(Errno::EFAULT.into());
     }
     space.write_bytes(call.float_address, &call.float_head)?;
-    space.write_bytes(
-        call.float_address + call.float_head.len(),
-        &float.as_bytes()[call.float_head.len()..],
-    )?;
-    space.write_bytes(call.float_address + float.as_bytes().len(), call.float_tail())?;
+    space.write_bytes(call.float_address + call.float_head.len(), &float_bytes[call.float_head.len()..])?;
+    space.write_bytes(call.float_address + float_bytes.len(), call.float_tail())?;
     space.write(call.address, &call.words)?;
     float.reset();
+    if has_key_rights {
+        protection_key::set_rights(space.first_rights());
+    }
     if top.is_some() && stack.disarms() {
         thread.set_alternate_stack(AlternateStack::default());
     }

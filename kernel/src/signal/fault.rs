@@ -16,9 +16,13 @@ pub fn post_exception(thread: &Arc<Thread>, context: &UserContext, vector: u8, c
 
 /// Sends the signal of an access to memory that can't be resolved.
 pub fn post_page_fault(thread: &Arc<Thread>, context: &UserContext, address: usize, failure: FaultError) {
-    if let Some(cause) = failure.signal() {
-        post(thread, cause.signal as i32, cause.code, address, context);
+    let Some(cause) = failure.signal() else { return };
+    if let FaultError::Key(key) = failure {
+        let detail = Detail::Key { address, key };
+        force(thread, Information { signal: Signal::SEGV, code: cause.code, errno: 0, detail }, false);
+        return;
     }
+    post(thread, cause.signal as i32, cause.code, address, context);
 }
 
 /// Ends the process, or runs its handler, for a frame that can't be returned through.

@@ -123,7 +123,9 @@ fn record(information: &Information) -> [u8; RECORD] {
             put(56, &utime.to_ne_bytes());
             put(64, &stime.to_ne_bytes());
         }
-        Detail::Fault { address, .. } => put(72, &(address as u64).to_ne_bytes()),
+        Detail::Fault { address, .. } | Detail::Key { address, .. } => {
+            put(72, &(address as u64).to_ne_bytes())
+        }
         Detail::Timer { id, overrun, value } => {
             put(24, &id.to_ne_bytes());
             put(32, &overrun.to_ne_bytes());

@@ -80,12 +80,14 @@ bitflags! {
         const FILTERED = 1 << 19;
         /// Calls from outside of some instructions are the program's own: see `signal::dispatch`. It stays, likewise.
         const DISPATCHED = 1 << 25;
+        /// The thread has rights to protection keys that are not the first ones, to be loaded when its turn starts.
+        const KEYS = 1 << 26;
     }
 }
 
 impl PendingWork {
     /// The bits that stay, and are no work between calls.
-    pub const LASTING: Self = Self::FILTERED.union(Self::DISPATCHED);
+    pub const LASTING: Self = Self::FILTERED.union(Self::DISPATCHED).union(Self::KEYS);
 
     /// Whether there is something to do before the thread goes back to user mode.
     #[inline]

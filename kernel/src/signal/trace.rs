@@ -326,6 +326,10 @@ pub(super) fn arm(thread: &Thread, context: &mut UserContext) {
 /// Makes the processor watch what the thread's tracer asked for; `false`: there is nothing.
 #[must_use]
 pub fn watch(thread: &Thread) -> bool {
+    if !thread.work().intersects(PendingWork::DEBUG.union(PendingWork::KEYS)) {
+        return false;
+    }
+    thread.load_key_rights();
     if !thread.work().contains(PendingWork::DEBUG) {
         return false;
     }

@@ -3,14 +3,16 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 use heddle_kernel_core::mapping::Backing;
+use heddle_kernel_core::protection_key::ACCESS_MASK;
 use linux_raw_sys::general as linux;
 
 use crate::arch::paging::{PAGE_SIZE, USER_END};
+use crate::arch::protection_key;
 use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::fs::{OpenFile, StatusFlags};
 use crate::memory::source::Object;
-use crate::memory::space::{Flags, FutureLocks, MapRequest, MappingView, Placement, Protection};
+use crate::memory::space::{Flags, FutureLocks, KeyChange, MapRequest, MappingView, Placement, Protection};
 use crate::memory::{Space, overcommit};
 use crate::process::{Resource, Thread};
 use crate::sched::Budget;
@@ -117,6 +119,7 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
         back_with_file(&mut request, &open, is_shared, offset)?;
     }
     let space = call.thread.space();
+    request.key = execute_only_key(&space, wanted);
     let future_locks = space.future_locks();
     if flags & linux::MAP_LOCKED != 0 || future_locks != FutureLocks::Off {
         let limit = match lock_limit(call) {
@@ -188,8 +191,49 @@ pub fn munmap(call: &mut Call<'_>) -> SyscallResult {
     })
 }
 
+/// The key of memory that may be executed and nothing else; `None` for other memory, or if there is no key for it.
+fn execute_only_key(space: &Space, protection: Protection) -> Option<u8> {
+    if protection != Protection::EXECUTE {
+        return None;
+    }
+    let key = space.execute_only_key()?;
+    protection_key::set_rights(protection_key::rights().without(key));
+    Some(key)
+}
+
 /// mprotect(2).
 pub fn mprotect(call: &mut Call<'_>) -> SyscallResult {
+    change_protection(call, None)
+}
+
+/// pkey_mprotect(2).
+pub fn pkey_mprotect(call: &mut Call<'_>) -> SyscallResult {
+    let key = call.int(3);
+    change_protection(call, (key != -1).then_some(key))
+}
+
+/// pkey_alloc(2).
+pub fn pkey_alloc(call: &mut Call<'_>) -> SyscallResult {
+    let (flags, access) = (call.word(0), call.word(1));
+    if flags != 0 || access & !(ACCESS_MASK as usize) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if !protection_key::are_on() {
+        // As on Linux, where the first key is given out and can't be used.
+        return Err(Errno::EINVAL.into());
+    }
+    let key = call.thread.space().allocate_key().ok_or(Errno::ENOSPC)?;
+    protection_key::set_rights(protection_key::rights().with(key, access as u32));
+    Ok(usize::from(key).into())
+}
+
+/// pkey_free(2).
+pub fn pkey_free(call: &mut Call<'_>) -> SyscallResult {
+    call.thread.space().free_key(call.int(0))?;
+    Ok(0.into())
+}
+
+fn change_protection(call: &Call<'_>, key: Option<i32>) -> SyscallResult {
     const GROWS: u32 = linux::PROT_GROWSDOWN | linux::PROT_GROWSUP;
     let (start, length) = (call.word(0), call.word(1));
     if call.uint(2) & GROWS == GROWS {
@@ -201,8 +245,15 @@ pub fn mprotect(call: &mut Call<'_>) -> SyscallResult {
     if length == 0 {
         return Ok(0.into());
     }
+    if start.checked_add(length).is_none_or(|end| end.checked_next_multiple_of(PAGE_SIZE).is_none()) {
+        return Err(Errno::ENOMEM.into());
+    }
     let protection = implied(call, protection(call.uint(2) & !GROWS)?);
     let space = call.thread.space();
+    let key = match key {
+        Some(number) => KeyChange::Set(space.given_key(number)?),
+        None => execute_only_key(&space, protection).map_or(KeyChange::Keep, KeyChange::Set),
+    };
     let (mut start, mut length) = (start, length);
     if call.uint(2) & GROWS != 0 {
         // From the start of a stack on; nothing grows upwards.
@@ -219,7 +270,7 @@ pub fn mprotect(call: &mut Call<'_>) -> SyscallResult {
         (start, length) = (found.start, end - found.start);
     }
     pending(async move {
-        space.protect(start, length, protection).await?;
+        space.protect(start, length, protection, key).await?;
         Ok(0)
     })
 }
@@ -269,6 +320,7 @@ pub fn remap_file_pages(call: &mut Call<'_>) -> SyscallResult {
             flags: view.flags & kept,
             object: view.object,
             offset,
+            key: Some(view.key),
         };
         space.map(request).await?;
         if flags & linux::MAP_NONBLOCK == 0 {
@@ -295,7 +347,8 @@ async fn shared_mapping(caller: &Caller, space: &Space, range: Range<usize>) -> 
     let (mut budget, mut end) = (Budget::new(), first.end);
     while end < range.end {
         let next = at(end)?;
-        let is_alike = next.flags == first.flags && next.protection == first.protection;
+        let is_alike =
+            next.flags == first.flags && next.protection == first.protection && next.key == first.key;
         if !is_alike || !next.object.is_same(&first.object) {
             return Err(Errno::EINVAL);
         }

@@ -1,12 +1,14 @@
 //! The calls about signals.
 
 use alloc::sync::Arc;
+use heddle_kernel_core::protection_key::KeyRights;
 use heddle_kernel_core::signal::{
     Action, AlternateStack, AlternateStackError, Detail, Information, Signal, SignalSet,
 };
 use linux_raw_sys::general as linux;
 
-use crate::arch::signal as frame;
+use crate::arch::float::key_rights_place;
+use crate::arch::{protection_key, signal as frame};
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
@@ -182,6 +184,8 @@ fn take_frame(call: &mut Call<'_>) -> TryResult<()> {
     let words = user::read_words(&space, frame::frame_address(call.context))?;
     let mut context = call.context.clone();
     let restored = frame::restore(&mut context, &words);
+    // What the frame does not name is as at the start.
+    let mut rights = space.first_rights();
     thread.with_float(|float| {
         if restored.float_address == 0 {
             float.reset();
@@ -189,9 +193,18 @@ fn take_frame(call: &mut Call<'_>) -> TryResult<()> {
         }
         let mut bytes = fallible::try_filled(0, float.as_bytes().len())?;
         space.read_bytes(restored.float_address, &mut bytes)?;
+        if protection_key::are_on() && frame::has_key_rights(&bytes) {
+            rights = match key_rights_place(&bytes) {
+                Some(offset) => KeyRights(space.read(restored.float_address.wrapping_add(offset))?),
+                None => KeyRights(0),
+            };
+        }
         float.set_bytes(&bytes);
         TryResult::Ok(())
     })?;
+    if rights != protection_key::rights() {
+        protection_key::set_rights(rights);
+    }
     let (base, flags, size) = restored.stack;
     // As in Linux, a stack in the frame that isn't valid is ignored.
     if let Ok(stack) = AlternateStack::new(base, flags & !linux::SS_ONSTACK, size) {

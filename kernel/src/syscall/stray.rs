@@ -4,6 +4,7 @@ use crate::arch::paging::USER_END;
 use crate::arch::{Trap, UserContext};
 use crate::call::caller::Caller;
 use crate::memory::shootdown::ProgramRuns;
+use crate::memory::space::RemoteAccess;
 use crate::process::Thread;
 use crate::{arch, sched, user_sched};
 
@@ -34,11 +35,13 @@ fn adopt(thread: &Thread, context: &mut UserContext, trap: Trap, address: usize)
     let Some(place) = context.strayed_call(address) else { return trap };
     let mut code = [0; arch::CALL_INSTRUCTION.len()];
     let space = thread.space();
-    // The program has not executed bytes that it cannot execute.
-    if !space.is_executable(place, code.len())
-        || space.read_bytes(place, &mut code).is_err()
-        || code != arch::CALL_INSTRUCTION
-    {
+    // The program has not executed bytes that it cannot execute, and need not have the right to read them. They may lie
+    // in two pages.
+    let mut read = |index: usize| {
+        space.try_read_remote(place + index, &mut code[index..=index], RemoteAccess::Forced).is_ok()
+    };
+    let is_read = (0..arch::CALL_INSTRUCTION.len()).all(&mut read);
+    if !is_read || !space.is_executable(place, code.len()) || code != arch::CALL_INSTRUCTION {
         return trap;
     }
     context.adopt_call();

@@ -114,6 +114,7 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
         if is_watched {
             arch::debug::DebugRegisters::unload();
         }
+        thread.save_key_rights();
         let now_ns = crate::arch::time::now_ns();
         thread.end_meter(now_ns);
         if thread.process.alarms().is_armed() {
@@ -291,7 +292,8 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 }
             }
             Trap::PageFault { address, write, execute, .. } => {
-                resolve_fault(&thread, context, address, FaultAccess { write, execute }).await;
+                resolve_fault(&thread, context, address, FaultAccess { write, execute, is_remote: false })
+                    .await;
             }
             Trap::Exception { vector, code } => {
                 if arch::debug::is_trap(vector) && thread.is_traced() {

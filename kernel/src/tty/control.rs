@@ -184,7 +184,8 @@ fn job_ioctl(
             job::set_foreground(terminal, thread, thread.process.named(i32::from_le_bytes(bytes)))?;
             Ok(0)
         }
-        ioctl::TIOCSCTTY if side == TerminalSide::Program => {
+        // By the other side too it is the program's side that becomes the terminal.
+        ioctl::TIOCSCTTY => {
             job::set_controlling(terminal, thread, argument == 1)?;
             Ok(0)
         }

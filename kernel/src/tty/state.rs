@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use heddle_kernel_core::signal::{Information, Signal};
-use heddle_tty::{LineDiscipline, Received, SignalRequests};
+use heddle_tty::{LineDiscipline, Received, SignalRequests, Termios};
 
 use crate::error::Errno;
 use crate::fs::File;
@@ -205,8 +205,10 @@ impl Terminal {
     /// # Errors
     /// `ENOMEM`.
     pub(super) fn new(device: u64, is_pty: bool) -> Result<Arc<Self>, Errno> {
+        let settings = if is_pty { Termios::PSEUDO_TERMINAL } else { Termios::DEFAULT };
+        let discipline = LineDiscipline::try_with(settings).map_err(|_| Errno::ENOMEM)?;
         let state = TtyState {
-            discipline: LineDiscipline::try_new().map_err(|_| Errno::ENOMEM)?,
+            discipline,
             output: OutputQueue::try_new(if is_pty { PTY_KEPT_BYTES } else { 0 })?,
             waiting: [0; WAITING_BYTES],
             waiting_length: 0,

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::offset_of;
+use core::ops::Range;
 
 use heddle_abi::user_sched::TimePage;
 
@@ -93,6 +94,14 @@ pub struct Places {
     pub system: usize,
     /// The pages that it shares with the kernel.
     pub process: usize,
+}
+
+impl Places {
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> Range<usize> {
+        self.process..self.object + OBJECT.0.len().next_multiple_of(PAGE_SIZE)
+    }
 }
 
 /// Maps the process's own pages, the clock's and the system page and, behind it, the vDSO into a new space.

@@ -17,6 +17,7 @@ crate::tests! {
     registers_flags_and_the_red_zone_are_kept
     code_may_jump_past_the_number
     places_become_jumps
+    a_place_may_begin_a_page_and_may_not_cross_its_end
     all_arguments_arrive
     a_handler_finds_the_program_in_its_own_code
     a_call_that_is_interrupted_is_made_again
@@ -184,6 +185,38 @@ fn places_become_jumps() -> Outcome {
 
 fn before_call(bytes: &[u8; 16]) -> &[u8] {
     &bytes[..4]
+}
+
+/// Makes a page of text beside another, with a function that asks for the parent this far before the end of the first, uses the
+/// function, and returns what is there then.
+fn place_before_a_pages_end(distance: usize) -> Result<[u8; 8], String> {
+    const PAGE: usize = 4096;
+    const ASK: [u8; 8] = [0xb8, 110, 0, 0, 0, 0x0f, 0x05, 0xc3];
+    // SAFETY: a new mapping, in which a function is written before it is called, and which is given back afterwards.
+    unsafe {
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let pages = libc::mmap(std::ptr::null_mut(), 2 * PAGE, rights, flags, -1, 0);
+        expect!(pages != libc::MAP_FAILED);
+        let place = pages.add(PAGE - distance).cast::<[u8; 8]>();
+        place.write_unaligned(ASK);
+        expect_eq!(libc::mprotect(pages, 2 * PAGE, libc::PROT_READ | libc::PROT_EXEC), 0);
+        let ask: extern "C" fn() -> i64 = std::mem::transmute(place);
+        for _ in 0..USES {
+            expect_eq!(ask(), parent());
+        }
+        let after = place.read_unaligned();
+        expect_eq!(libc::munmap(pages, 2 * PAGE), 0);
+        Ok(after)
+    }
+}
+
+fn a_place_may_begin_a_page_and_may_not_cross_its_end() -> Outcome {
+    for distance in 0..10 {
+        let has_become_a_jump = place_before_a_pages_end(distance)?[0] == 0xff;
+        // Seven bytes are a jump, and one of them in the other page is enough.
+        expect_eq!((distance, has_become_a_jump), (distance, is_direct() && !(1..7).contains(&distance)));
+    }
+    Ok(())
 }
 
 fn all_arguments_arrive() -> Outcome {

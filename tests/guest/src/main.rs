@@ -61,7 +61,9 @@ mod preemption;
 mod privilege;
 mod process;
 mod procfs;
+mod procfs_ended;
 mod progress;
+mod protection_keys;
 mod pty;
 mod ranges;
 mod rare_arguments;
@@ -156,6 +158,8 @@ const FAMILIES: &[&[Test]] = &[
     epoll::TESTS,
     socket::TESTS,
     terminal::TESTS,
+    protection_keys::TESTS,
+    protection_keys::rights::TESTS,
     pty::TESTS,
     asynchronous::TESTS,
     asynchronous_calls::TESTS,
@@ -171,6 +175,7 @@ const FAMILIES: &[&[Test]] = &[
     inet::again::TESTS,
     inet::counts::TESTS,
     inet::datagram::TESTS,
+    inet::interfaces::TESTS,
     inet::large::TESTS,
     inet::options::TESTS,
     inet::readiness::TESTS,
@@ -204,6 +209,7 @@ const FAMILIES: &[&[Test]] = &[
     cgroups::memory::TESTS,
     core_dump::TESTS,
     procfs::TESTS,
+    procfs_ended::TESTS,
     socket_options::TESTS,
     arguments::TESTS,
     aio::TESTS,

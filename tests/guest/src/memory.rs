@@ -13,7 +13,7 @@ use nix::sys::mman::{madvise, mmap, mmap_anonymous, mprotect, mremap, munmap};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 
-use crate::harness::{OrFail, Outcome, Scratch, in_child, is_direct, spawn_child};
+use crate::harness::{OrFail, Outcome, Scratch, in_child, is_direct, is_heddle, spawn_child};
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -27,7 +27,11 @@ crate::tests! {
     shared_file_mapping_writes_through
     beyond_end_of_file_is_sigbus
     truncation_takes_mapped_pages
+    a_mapped_file_comes_in_windows
     remap_grows_and_moves
+    remap_maps_shared_memory_once_more
+    remap_to_a_fixed_place_unmaps_what_is_too_much
+    only_own_memory_is_wiped_in_a_child
     dont_need_drops
     huge_sparse_reservation
     break_grows_and_shrinks
@@ -230,6 +234,52 @@ fn truncation_takes_mapped_pages() -> Outcome {
     Ok(())
 }
 
+/// The process's page faults that needed no device.
+fn faults() -> i64 {
+    // SAFETY: the call fills the structure.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage.ru_minflt
+    }
+}
+
+/// A file that is read in order costs a fault for sixteen pages at most, here fewer as the walk goes on. What is read
+/// here and there brings no more than that.
+fn a_mapped_file_comes_in_windows() -> Outcome {
+    const PAGES: usize = 1024;
+    let scratch = Scratch::new("windows")?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).open(scratch.path("file")).or_fail()?;
+    for page in 0..PAGES {
+        file.write_all_at(&[page as u8; PAGE], (page * PAGE) as u64).or_fail()?;
+    }
+    let length = NonZeroUsize::new(PAGES * PAGE).ok_or("a mapping needs a length")?;
+    // SAFETY: a new mapping.
+    let memory =
+        unsafe { mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE, &file, 0) }.or_fail()?;
+    for round in 0..2 {
+        let before = faults();
+        for page in 0..PAGES {
+            if load(memory, page * PAGE) != page as u8 {
+                return Err(format!("page {page} has {}", load(memory, page * PAGE)));
+            }
+        }
+        let count = faults() - before;
+        let most = if is_heddle() { 24 } else { 80 };
+        if count > most {
+            return Err(format!("{count} faults in round {round}"));
+        }
+        // SAFETY: the pages come back from the file.
+        unsafe { madvise(memory, PAGES * PAGE, MmapAdvise::MADV_DONTNEED) }.or_fail()?;
+    }
+    // Backwards, and with gaps, nothing doubles; the contents are the same.
+    for page in (0..PAGES).rev().chain((0..PAGES).step_by(37)) {
+        expect_eq!(load(memory, page * PAGE), page as u8);
+    }
+    Ok(())
+}
+
 fn remap_grows_and_moves() -> Outcome {
     let memory = map(2 * PAGE, RW, MapFlags::MAP_PRIVATE)?;
     store(memory, 0, 1);
@@ -242,6 +292,69 @@ fn remap_grows_and_moves() -> Outcome {
     let shrunk = unsafe { mremap(grown, 64 * PAGE, PAGE, MRemapFlags::empty(), None) }.or_fail()?;
     expect_eq!(shrunk, grown);
     expect!(killed_by(Signal::SIGSEGV, || ignore(load(grown, PAGE)))?);
+    Ok(())
+}
+
+/// An old length of 0 leaves the old mapping, and makes another of the same memory.
+fn remap_maps_shared_memory_once_more() -> Outcome {
+    let memory = map(3 * PAGE, RW, MapFlags::MAP_SHARED)?;
+    store(memory, PAGE, 1);
+    let again = |from: Memory, flags: MRemapFlags, to: Option<Memory>| {
+        // SAFETY: nothing is unmapped but a place of the test's own.
+        unsafe { mremap(from, 0, 2 * PAGE, flags, to) }
+    };
+    let second = NonNull::new(at(memory, PAGE).cast()).ok_or("null")?;
+    let found = again(second, MRemapFlags::MREMAP_MAYMOVE, None).or_fail()?;
+    expect_eq!(load(found, 0), 1);
+    store(found, PAGE, 2);
+    expect_eq!((load(memory, PAGE), load(memory, 2 * PAGE)), (1, 2));
+    let place = map(2 * PAGE, RW, MapFlags::MAP_PRIVATE)?;
+    let fixed = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
+    expect_eq!(again(memory, fixed, Some(place)), Ok(place));
+    expect_eq!(load(place, PAGE), 1);
+    expect_eq!(again(memory, MRemapFlags::empty(), None), Err(Errno::ENOMEM));
+    let own = map(PAGE, RW, MapFlags::MAP_PRIVATE)?;
+    expect_eq!(again(own, MRemapFlags::MREMAP_MAYMOVE, None), Err(Errno::EINVAL));
+    Ok(())
+}
+
+fn remap_to_a_fixed_place_unmaps_what_is_too_much() -> Outcome {
+    let fixed = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
+    // The tail is another mapping than what is moved.
+    let memory = map(4 * PAGE, RW, MapFlags::MAP_PRIVATE)?;
+    let tail = NonNull::new(at(memory, 2 * PAGE).cast()).ok_or("null")?;
+    store(memory, PAGE, 1);
+    // SAFETY: only raw accesses follow.
+    unsafe { mprotect(tail, 2 * PAGE, ProtFlags::PROT_READ) }.or_fail()?;
+    let place = map(4 * PAGE, RW, MapFlags::MAP_PRIVATE)?;
+    store(place, 3 * PAGE, 3);
+    // SAFETY: likewise.
+    let moved = unsafe { mremap(memory, 4 * PAGE, 2 * PAGE, fixed, Some(place)) };
+    expect_eq!(moved, Ok(place));
+    expect_eq!((load(place, PAGE), load(place, 3 * PAGE)), (1, 3));
+    expect!(killed_by(Signal::SIGSEGV, || ignore(load(memory, 0)))?);
+    expect!(killed_by(Signal::SIGSEGV, || ignore(load(memory, 2 * PAGE)))?);
+    // What is left is two mappings: an error, after both have gone that were in the way.
+    let memory = map(4 * PAGE, RW, MapFlags::MAP_PRIVATE)?;
+    let second = NonNull::new(at(memory, PAGE).cast()).ok_or("null")?;
+    // SAFETY: likewise.
+    unsafe { mprotect(second, PAGE, ProtFlags::PROT_READ) }.or_fail()?;
+    // SAFETY: likewise.
+    let moved = unsafe { mremap(memory, 4 * PAGE, 2 * PAGE, fixed, Some(place)) };
+    expect_eq!(moved, Err(Errno::EFAULT));
+    expect!(killed_by(Signal::SIGSEGV, || ignore(load(memory, 2 * PAGE)))?);
+    expect!(killed_by(Signal::SIGSEGV, || ignore(load(place, 0)))?);
+    expect_eq!((load(memory, PAGE), load(place, 3 * PAGE)), (0, 3));
+    Ok(())
+}
+
+fn only_own_memory_is_wiped_in_a_child() -> Outcome {
+    for (flags, wanted) in [(MapFlags::MAP_PRIVATE, Ok(())), (MapFlags::MAP_SHARED, Err(Errno::EINVAL))] {
+        let memory = map(PAGE, RW, flags)?;
+        // SAFETY: changes what a child gets.
+        let advised = unsafe { libc::madvise(memory.as_ptr(), PAGE, libc::MADV_WIPEONFORK) };
+        expect_eq!(Errno::result(advised).map(drop), wanted);
+    }
     Ok(())
 }
 

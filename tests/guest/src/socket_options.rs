@@ -19,6 +19,7 @@ crate::tests! {
     a_negative_time_limit_is_none_at_all
     a_small_buffer_holds_little
     an_error_is_not_lost_in_a_page_that_is_missing
+    a_plain_write_tells_who_it_is
 }
 
 fn set(socket: RawFd, option: i32, words: &[i32]) -> Result<(), Errno> {
@@ -190,5 +191,25 @@ fn an_error_is_not_lost_in_a_page_that_is_missing() -> Outcome {
     // SAFETY: the mapping is this function's own.
     expect_eq!(unsafe { fresh.cast::<i32>().read() }, libc::ECONNRESET);
     expect_eq!(get(socket.as_raw_fd(), libc::SO_ERROR), Ok([0]));
+    Ok(())
+}
+
+fn a_plain_write_tells_who_it_is() -> Outcome {
+    use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt::PassCred};
+    use std::io::IoSliceMut;
+    // Which end has the option is the same, for the receiver must have it to be told.
+    for sender_has_it in [false, true] {
+        let (mut sender, receiver) = UnixStream::pair().or_fail()?;
+        setsockopt(&receiver, PassCred, &true).or_fail()?;
+        setsockopt(&sender, PassCred, &sender_has_it).or_fail()?;
+        sender.write_all(b"word").or_fail()?;
+        let (mut bytes, mut control) = ([0; 16], nix::cmsg_space!(libc::ucred));
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let message = recvmsg::<()>(receiver.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty());
+        let message = message.or_fail()?;
+        let told = message.cmsgs().or_fail()?.next();
+        let Some(ControlMessageOwned::ScmCredentials(who)) = told else { return Err("no sender".into()) };
+        expect_eq!((who.pid(), who.uid()), (std::process::id() as i32, nix::unistd::getuid().as_raw()));
+    }
     Ok(())
 }

@@ -1,9 +1,13 @@
 //! Where programs are, who may reach them, and what going from one to another changes. Linux has nothing to
 //! compare: there each test ends at once.
 
-use std::io::{Read, Write};
+use std::arch::asm;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use heddle_abi::prctl::PR_SET_ISOLATION;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::unistd::{getpid, getppid, setuid};
 
@@ -15,6 +19,9 @@ crate::tests! {
     forked_children_claim_the_slot_until_they_exec
     switches_in_the_shared_space_change_no_page_table
     another_user_isolates_the_machine
+    a_stray_pointer_into_another_program_faults
+    more_programs_than_keys_are_apart_all_the_same
+    a_program_with_a_key_is_apart_from_those_without
     leaving_the_slot_keeps_addresses
     large_reservations
     more_programs_than_slots
@@ -74,6 +81,12 @@ pub fn play_role(arguments: &[String]) -> ExitCode {
         Some("setuid") => become_another(),
         Some("leave") => leave(),
         Some("reserve") => reserve(),
+        Some("hold") => hold(),
+        Some("rights") => {
+            print!("{:#x}", crate::protection_keys::rights_now());
+            Ok(())
+        }
+        Some("reach") => reach(&arguments[1..]),
         _ => Err(String::from("no such role")),
     };
     match outcome {
@@ -172,6 +185,111 @@ fn switches_in_the_shared_space_change_no_page_table() -> Outcome {
     Ok(())
 }
 
+/// Whether programs are told from one another by protection keys.
+fn is_keyed() -> Result<bool, String> {
+    Ok(std::fs::read_to_string("/proc/heddle/isolation").or_fail()?.starts_with("keys"))
+}
+
+/// A word that another program may look for.
+const HELD: u64 = 0x6865_6464_6c65;
+
+/// Says where a word of this program is, and waits for the end of its input.
+fn hold() -> Result<(), String> {
+    let held = Box::new(AtomicU64::new(HELD));
+    println!("{}", held.as_ptr().addr());
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).or_fail()?;
+    if held.load(Ordering::Relaxed) == HELD { Ok(()) } else { Err(String::from("somebody wrote here")) }
+}
+
+/// Looks at an address of another program, with the rights that a program has or with all.
+#[allow(unsafe_code, reason = "a stray pointer")]
+fn reach(arguments: &[String]) -> Result<(), String> {
+    let address: usize = arguments.first().ok_or("no address")?.parse().or_fail()?;
+    if arguments.len() > 1 {
+        // SAFETY: the program may reach its own memory with these rights as well.
+        unsafe { asm!("wrpkru", in("eax") 0, in("ecx") 0, in("edx") 0, options(nostack)) };
+    }
+    // SAFETY: another program's word, or a fault, which is what the test is about.
+    let found = unsafe { std::ptr::with_exposed_provenance::<u64>(address).read_volatile() };
+    print!("{found:#x}");
+    Ok(())
+}
+
+/// A pointer into another program, which is in the same page table, faults as long as the program has not given itself
+/// the right to the other's key.
+fn a_stray_pointer_into_another_program_faults() -> Outcome {
+    if is_sharing()?.is_none() || !is_keyed()? {
+        return Ok(());
+    }
+    let mut holder = start(&["hold"])?;
+    let output = holder.stdout.take().ok_or("no output")?;
+    let mut address = String::new();
+    BufReader::new(output).read_line(&mut address).or_fail()?;
+    let address = address.trim();
+    let status = start(&["reach", address])?.wait().or_fail()?;
+    expect_eq!(status.signal(), Some(libc::SIGSEGV));
+    // What stopped it was the key, and no wall: the word is there for who wants it.
+    expect_eq!(ask(&["reach", address, "all"])?, format!("{HELD:#x}"));
+    drop(holder.stdin.take());
+    expect!(holder.wait().or_fail()?.success());
+    Ok(())
+}
+
+/// Programs without a key have memory that the rights of all others admit.
+#[allow(unsafe_code, reason = "prctl has no safe form for options of a kernel's own")]
+fn a_program_with_a_key_is_apart_from_those_without() -> Outcome {
+    if is_sharing()?.is_none() || is_direct() || is_keyed()? {
+        return Ok(());
+    }
+    let mut holder = start(&["hold"])?;
+    let output = holder.stdout.take().ok_or("no output")?;
+    let mut address = String::new();
+    BufReader::new(output).read_line(&mut address).or_fail()?;
+    let child = spawn_child(|| {
+        // SAFETY: changes who may reach this program's memory.
+        let is_keyed = unsafe { libc::prctl(PR_SET_ISOLATION as i32, KEYS) } == 0;
+        let place = ask(&["place"]).is_ok_and(|place| place.contains("keys"));
+        let reached = start(&["reach", address.trim()]).and_then(|mut child| child.wait().or_fail());
+        let is_stopped = reached.is_ok_and(|status| status.signal() == Some(libc::SIGSEGV));
+        i32::from(!is_keyed || !place || !is_stopped)
+    })?;
+    let status = nix::sys::wait::waitpid(child, None).or_fail()?;
+    expect!(matches!(status, nix::sys::wait::WaitStatus::Exited(_, 0)));
+    drop(holder.stdin.take());
+    expect!(holder.wait().or_fail()?.success());
+    Ok(())
+}
+
+/// The number of isolation by keys, for prctl(2).
+const KEYS: u64 = 5;
+
+/// There are 14 keys for programs. Those that get none have a root to themselves, so nothing of theirs is in reach, and
+/// keys come back.
+fn more_programs_than_keys_are_apart_all_the_same() -> Outcome {
+    if is_sharing()?.is_none() || !is_keyed()? {
+        return Ok(());
+    }
+    for _ in 0..3 {
+        let mut holders = Vec::new();
+        for _ in 0..18 {
+            let mut holder = start(&["hold"])?;
+            let output = holder.stdout.take().ok_or("no output")?;
+            let mut address = String::new();
+            BufReader::new(output).read_line(&mut address).or_fail()?;
+            holders.push((holder, address.trim().to_owned()));
+        }
+        for (_, address) in &holders {
+            expect_eq!(start(&["reach", address])?.wait().or_fail()?.signal(), Some(libc::SIGSEGV));
+        }
+        for (mut holder, _) in holders {
+            drop(holder.stdin.take());
+            expect!(holder.wait().or_fail()?.success());
+        }
+    }
+    Ok(())
+}
+
 /// Gives up being the superuser, and says where that leaves the program.
 fn become_another() -> Result<(), String> {
     let before = place_of(getpid().as_raw())?.slot;
@@ -188,6 +306,8 @@ fn another_user_isolates_the_machine() -> Outcome {
     let is_none = std::fs::read_to_string("/proc/heddle/isolation").or_fail()?.starts_with("none");
     let wanted = if is_direct() {
         "direct"
+    } else if is_keyed()? {
+        "keys"
     } else if is_none {
         "none"
     } else if sharing {

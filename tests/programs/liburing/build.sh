@@ -24,7 +24,8 @@ END
     apt-get $options update >&2
     # shellcheck disable=SC2086
     (cd source && apt-get $options source --download-only liburing >&2)
-    tar -xf source/liburing_*.orig.tar.* -C source --strip-components=1
+    # Beside the archive is its signature.
+    tar -xf source/liburing_*.orig.tar.?z -C source --strip-components=1
     (cd source && ./configure >&2 && make -s -C src >&2 && make -s -C test >&2)
     rm -rf tests
     mkdir tests

@@ -31,6 +31,8 @@ pub const HEDDLE_PRIVATE: Side =
 pub const HEDDLE_NONE: Side = Side { name: "heddle-none", argument: Some((KEY_ISOLATION, "none")), ..HEDDLE };
 /// Heddle with programs of other credentials out of reach from the start.
 pub const HEDDLE_USER: Side = Side { name: "heddle-user", argument: Some((KEY_ISOLATION, "user")), ..HEDDLE };
+/// Heddle with a protection key for each of up to 14 programs.
+pub const HEDDLE_KEYS: Side = Side { name: "heddle-keys", argument: Some((KEY_ISOLATION, "keys")), ..HEDDLE };
 /// Heddle with programs at the kernel's privilege level, and jumps in place of most system calls.
 pub const HEDDLE_DIRECT: Side =
     Side { name: "heddle-direct", argument: Some((KEY_ISOLATION, "direct")), ..HEDDLE };

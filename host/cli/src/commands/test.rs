@@ -1,13 +1,17 @@
 //! `heddle test`: everything that the CI tier runs, and one line of counts at the end.
 
+use std::path::Path;
+use std::time::Instant;
+
 use anyhow::Result;
+use clap::ValueEnum;
 
 use crate::guest::Kernel;
 use crate::machine::accelerator;
 use crate::testing::{
-    Tally, bench, cargo, checking, checks, differ, front, guest, hung, languages, network, processors,
-    programs, screens, scripts, server, share_cache, share_edges, shares, streams, stress, terminals,
-    threads, tool,
+    Tally, Verdict, bench, cargo, checking, checks, differ, front, guest, hung, languages, network,
+    processors, programs, screens, scripts, server, share_cache, share_edges, shares, streams, stress,
+    terminals, threads, tool,
 };
 use crate::{paths, signals};
 
@@ -70,8 +74,15 @@ pub enum Part {
 }
 
 impl TestOptions {
+    /// Whether the part runs.
     fn has(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
+        let is_asked_for = self.only.contains(&part);
+        let is_long = matches!(part, Part::Engines | Part::Differ);
+        is_asked_for || self.only.is_empty() && (self.long || !is_long)
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     }
 }
 
@@ -84,90 +95,104 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
     signals::give_children_defaults()?;
     let repository = paths::repository()?;
     let mut tally = Tally::default();
-    if options.has(Part::Host) {
-        cargo::run(&repository, &["test", "--no-fail-fast"], &mut tally)?;
-        let kernel = ["build", "--release", "--package", "heddle-kernel", "--target", "x86_64-unknown-none"];
-        cargo::build(&repository, &kernel, &mut tally)?;
-        if options.long {
-            cargo::run(&repository, &["test", "--no-fail-fast", "--release", "--", "--ignored"], &mut tally)?;
-        }
+    let mut times = Vec::new();
+    for part in Part::value_variants().iter().filter(|part| options.has(**part)) {
+        let start = Instant::now();
+        run_part(*part, options, &repository, &mut tally)?;
+        let name = part.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        times.push(format!("{name} {}", start.elapsed().as_secs()));
     }
-    if options.has(Part::Checks) {
-        checks::run(&repository, options.long, options.filter.as_deref(), &mut tally)?;
-    }
-    if options.has(Part::Front) {
-        front::test(&repository, &mut tally);
-    }
-    let groups = [
-        (Part::Streams, "streams", &streams::TESTS[..]),
-        (Part::Terminals, "terminals", &terminals::TESTS[..]),
-        (Part::Terminals, "screens", &screens::TESTS[..]),
-        (Part::Shares, "shares", &shares::TESTS[..]),
-        (Part::Shares, "shares", &share_cache::TESTS[..]),
-        (Part::Shares, "shares", &share_edges::TESTS[..]),
-        (Part::Network, "network", &network::TESTS[..]),
-    ];
-    for (part, group, tests) in groups {
-        for kernel in [Kernel::Linux, Kernel::Heddle] {
-            for (name, test) in tests.iter().filter(|_| options.has(part)) {
-                let name = format!("{group}/{}: {name}", kernel.name());
-                if options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str())) {
-                    tally.record(&name, &test(kernel).into());
-                }
-            }
-        }
-    }
-    for (name, test) in hung::TESTS.iter().filter(|_| options.has(Part::Shares)) {
-        let name = format!("shares/heddle: {name}");
-        if options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str())) {
-            tally.record(&name, &test(Kernel::Heddle).into());
-        }
-    }
-    if options.has(Part::Network) && options.long {
-        for kernel in [Kernel::Linux, Kernel::Heddle] {
-            for (name, test) in network::long::TESTS {
-                let name = format!("network/{}: {name}", kernel.name());
-                if options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str())) {
-                    tally.record(&name, &test(kernel));
-                }
-            }
-        }
-    }
-    let engines = ["podman", "rootless", "containerd"].map(|script| (Part::Engines, script, true));
-    let quick =
-        [(Part::Front, "setup", false), (Part::Machines, "machines", false), (Part::Machines, "oci", false)];
-    for (part, script, is_long) in quick.into_iter().chain(engines) {
-        if options.has(part) && (options.long || !is_long || !options.only.is_empty()) {
-            tool::test(&repository, script, options.filter.as_deref(), &mut tally);
-        }
-    }
-    if options.has(Part::Apps) {
-        scripts::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
-        threads::test(&repository, options.filter.as_deref(), &mut tally)?;
-        languages::test(&repository, options.filter.as_deref(), &mut tally)?;
-    }
-    if options.has(Part::Guest) {
-        server::test(&repository, options.filter.as_deref(), &mut tally)?;
-        guest::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
-    }
-    if options.has(Part::Differ) && (options.long || !options.only.is_empty()) {
-        differ::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
-    }
-    if options.has(Part::Processors) {
-        processors::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
-    }
-    if options.has(Part::Checking) {
-        checking::test(&repository, options.filter.as_deref(), &mut tally)?;
-    }
-    if options.has(Part::Bench) {
-        bench::test(options.filter.as_deref(), &mut tally);
-    }
-    if options.has(Part::Stress) {
-        stress::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
-    }
-    if options.has(Part::Programs) {
-        programs::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
-    }
+    println!("seconds: {}", times.join(", "));
     tally.finish();
     Ok(if tally.is_success() { 0 } else { STATUS_FAILED })
+}
+
+fn run_part(part: Part, options: &TestOptions, repository: &Path, tally: &mut Tally) -> Result<()> {
+    let (is_long, filter) = (options.long, options.filter.as_deref());
+    match part {
+        Part::Host => {
+            cargo::run(repository, &["test", "--no-fail-fast"], tally)?;
+            let kernel =
+                ["build", "--release", "--package", "heddle-kernel", "--target", "x86_64-unknown-none"];
+            cargo::build(repository, &kernel, tally)?;
+            if is_long {
+                cargo::run(repository, &["test", "--no-fail-fast", "--release", "--", "--ignored"], tally)?;
+            }
+        }
+        Part::Checks => checks::run(repository, is_long, filter, tally)?,
+        Part::Front => {
+            front::test(repository, tally);
+            tool::test(repository, "setup", filter, tally);
+        }
+        Part::Streams => on_both_kernels("streams", &streams::TESTS, options, tally),
+        Part::Terminals => {
+            on_both_kernels("terminals", &terminals::TESTS, options, tally);
+            on_both_kernels("screens", &screens::TESTS, options, tally);
+        }
+        Part::Shares => {
+            for tests in [&shares::TESTS[..], &share_cache::TESTS, &share_edges::TESTS] {
+                on_both_kernels("shares", tests, options, tally);
+            }
+            on_kernel(Kernel::Heddle, "shares", &hung::TESTS, options, tally);
+        }
+        Part::Network => {
+            on_both_kernels("network", &network::TESTS, options, tally);
+            if is_long {
+                on_both_kernels("network", &network::long::TESTS, options, tally);
+            }
+        }
+        Part::Machines => scripts_of(&["machines", "oci"], repository, filter, tally),
+        Part::Engines => scripts_of(&["podman", "rootless", "containerd"], repository, filter, tally),
+        Part::Apps => {
+            scripts::test(repository, is_long, filter, tally)?;
+            threads::test(repository, filter, tally)?;
+            languages::test(repository, filter, tally)?;
+        }
+        Part::Guest => {
+            server::test(repository, filter, tally)?;
+            guest::test(repository, is_long, filter, tally)?;
+        }
+        Part::Differ => differ::test(repository, is_long, filter, tally)?,
+        Part::Processors => processors::test(repository, is_long, filter, tally)?,
+        Part::Checking => checking::test(repository, filter, tally)?,
+        Part::Bench => bench::test(filter, tally),
+        Part::Stress => stress::test(repository, is_long, filter, tally)?,
+        Part::Programs => programs::test(repository, is_long, filter, tally)?,
+    }
+    Ok(())
+}
+
+fn scripts_of(names: &[&str], repository: &Path, filter: Option<&str>, tally: &mut Tally) {
+    for name in names {
+        tool::test(repository, name, filter, tally);
+    }
+}
+
+/// A test of one kernel, with its name.
+type KernelTest<V> = (&'static str, fn(Kernel) -> V);
+
+fn on_both_kernels<V: Into<Verdict>>(
+    group: &str,
+    tests: &[KernelTest<V>],
+    options: &TestOptions,
+    tally: &mut Tally,
+) {
+    for kernel in [Kernel::Linux, Kernel::Heddle] {
+        on_kernel(kernel, group, tests, options, tally);
+    }
+}
+
+fn on_kernel<V: Into<Verdict>>(
+    kernel: Kernel,
+    group: &str,
+    tests: &[KernelTest<V>],
+    options: &TestOptions,
+    tally: &mut Tally,
+) {
+    for (name, test) in tests {
+        let name = format!("{group}/{}: {name}", kernel.name());
+        if options.matches(&name) {
+            tally.record(&name, &test(kernel).into());
+        }
+    }
 }

@@ -55,6 +55,9 @@ pub enum Isolation {
     User,
     /// None of them.
     Private,
+    /// Those with the same credentials, on purpose: each of up to 14 programs has a protection key of its processor, so
+    /// that a stray pointer into another program faults. On a processor without keys as `private`.
+    Keys,
     /// All of them, and the kernel's: programs run at its privilege level, and most system calls become jumps.
     Direct,
 }
@@ -68,6 +71,7 @@ impl Isolation {
             Self::None => Some("none"),
             Self::User => Some("user"),
             Self::Private => Some("private"),
+            Self::Keys => Some("keys"),
             Self::Direct => Some("direct"),
         }
     }

@@ -19,8 +19,10 @@ use crate::guest::Kernel;
 pub const PACKAGE: &str = "heddle-guest-tests";
 /// A hung test is ended by the program itself, and says so, after a minute.
 const QUIET_MAX: Duration = Duration::from_secs(150);
-/// The machine with the checking kernel, in which the long tier runs every test.
+/// The machine with the checking kernel.
 const CHECKING: &str = "heddle-checking";
+/// The machines with a part of the tests in which the long tier runs every test.
+const WHOLE_IN_LONG_TIER: [&str; 4] = [CHECKING, "heddle-direct", "heddle-direct-2", "heddle-direct-4"];
 /// The most machines for one list of tests.
 const MACHINES_MAX: usize = 16;
 
@@ -54,6 +56,23 @@ const PROCESSOR_FAMILIES: &[&str] = &["signal::", "preemption::"];
 /// The tests that depend most on which root a program runs on.
 const KEPT_FAMILIES: &[&str] = &["process::", "space::", "slots::", "memory::", "privilege::"];
 
+/// The same, and those whose calls go on in turns of others, in a machine where each program has rights of its own.
+const KEYS_FAMILIES: &[&str] = &[
+    "process::",
+    "space::",
+    "slots::",
+    "memory::",
+    "privilege::",
+    "signal::",
+    "trace::",
+    "asynchronous::",
+    "asynchronous_calls::",
+    "uring::",
+    "aio::",
+    "fuse::",
+    "large_pages::",
+];
+
 /// The tests that depend most on how programs enter the kernel and leave it.
 const DIRECT_FAMILIES: &[&str] = &[
     "direct::",
@@ -68,14 +87,19 @@ const DIRECT_FAMILIES: &[&str] = &[
     "rseq::",
     "vdso::",
     "memory::",
+    "protection_keys::",
     "pipe::",
 ];
+
+/// Of these, the ones in which several processors make a difference.
+const DIRECT_FAMILIES_ON_SEVERAL: &[&str] =
+    &["direct::", "thread::", "signal::", "delivery::", "preemption::"];
 
 const fn processor(name: &'static str, options: &'static [&'static str]) -> TestMachine {
     TestMachine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
 }
 
-const MACHINES: [TestMachine; 22] = [
+const MACHINES: [TestMachine; 23] = [
     TestMachine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
     TestMachine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
     TestMachine {
@@ -96,30 +120,45 @@ const MACHINES: [TestMachine; 22] = [
         options: &["--isolation", "none", "--smp", "4"],
         families: &["process::", "privilege::", "slots::", "space::", "large_pages::"],
     },
+    TestMachine {
+        name: "heddle-keys",
+        kernel: Kernel::Heddle,
+        options: &["--isolation", "keys"],
+        families: KEYS_FAMILIES,
+    },
     // Programs at the kernel's level, where all that is about entering and leaving it is another.
     TestMachine {
         name: "heddle-direct",
         kernel: Kernel::Heddle,
         options: &["--isolation", "direct"],
-        families: &[],
+        families: DIRECT_FAMILIES,
     },
     TestMachine {
         name: "heddle-direct-2",
         kernel: Kernel::Heddle,
         options: &["--isolation", "direct", "--smp", "2"],
-        families: DIRECT_FAMILIES,
+        families: DIRECT_FAMILIES_ON_SEVERAL,
     },
     TestMachine {
         name: "heddle-direct-4",
         kernel: Kernel::Heddle,
         options: &["--isolation", "direct", "--smp", "4"],
-        families: DIRECT_FAMILIES,
+        families: DIRECT_FAMILIES_ON_SEVERAL,
     },
     TestMachine {
         name: "heddle-8-cpus",
         kernel: Kernel::Heddle,
         options: &["--smp", "8"],
-        families: &["process::", "thread::", "delivery::", "memory::", "large_pages::", "slots::", "space::"],
+        families: &[
+            "process::",
+            "thread::",
+            "delivery::",
+            "memory::",
+            "large_pages::",
+            "slots::",
+            "space::",
+            "protection_keys::",
+        ],
     },
     TestMachine {
         name: "heddle-4-slots",
@@ -238,7 +277,7 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
     let is_chosen = |machine: &TestMachine, name: &String| {
         let families = machine.families;
         (families.is_empty()
-            || is_long && machine.name == CHECKING
+            || is_long && WHOLE_IN_LONG_TIER.contains(&machine.name)
             || families.iter().any(|family| name.starts_with(family)))
             && filter.is_none_or(|filter| format!("guest/{}/{name}", machine.name).contains(filter))
     };

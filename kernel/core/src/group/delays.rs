@@ -168,6 +168,16 @@ impl Machine {
         false
     }
 
+    /// Whether a more urgent member that may run on the processor is ready, called by another or not.
+    fn is_passed_over(&self, name: usize, cpu: usize) -> bool {
+        let order = order_of(self.threads[name].level);
+        let mut members = self.group.members.iter();
+        members.any(|other| {
+            let is_ready = matches!(other.state, MemberState::Listed(_)) && other.cores >> cpu & 1 != 0;
+            is_ready && order_of(other.level) < order
+        })
+    }
+
     fn decide(&mut self, name: usize, cpu: usize, is_in: bool) -> Doing {
         let circumstances = Circumstances {
             now_ns: self.now_ns,
@@ -178,6 +188,7 @@ impl Machine {
         let ruling = self.group.decide(self.threads[name].place, cpu, is_in, circumstances);
         let look = self.group.gives_back(cpu, self.now_ns);
         self.tell(look);
+        assert!(ruling != Ruling::Enters || !self.is_passed_over(name, cpu), "{name} enters on {cpu}");
         match ruling {
             Ruling::Enters if is_in => Doing::Runs(name),
             Ruling::Enters => Doing::Exposes(name),

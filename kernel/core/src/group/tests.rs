@@ -296,3 +296,25 @@ fn urgent_members_go_before_all_others() {
     group.ends(first, End::Keeps, 1);
     assert_eq!(group.decide(third, 0, false, busy), Ruling::Calls("first", first));
 }
+
+/// A member that another processor has called and not yet got is ready all the same: nobody less urgent enters before
+/// it, and its equal does.
+#[test]
+fn nobody_less_urgent_enters_before_one_that_is_called_elsewhere() {
+    for (level, ruling) in [(30, Ruling::Waits), (10, Ruling::Enters)] {
+        let mut group = Group::new(2).unwrap();
+        let caller = group.join("caller", 1, 2).unwrap();
+        let [called, other] = ["called", "other"].map(|who| group.join(who, 0, 3).unwrap());
+        for (place, level) in [(caller, 20), (called, 10), (other, level)] {
+            group.set_level(place, level, 1);
+        }
+        group.ends(called, End::Yields, 1);
+        group.starts(caller, 1, 2, Start::default());
+        let busy = Circumstances { now_ns: 1, is_contended: true, ..Circumstances::default() };
+        assert_eq!(group.decide(caller, 1, false, busy), Ruling::Calls("called", called));
+        group.called(called, 1, true, 1);
+        group.ends(caller, End::Keeps, 1);
+        group.starts(other, 0, 3, Start::default());
+        assert_eq!(group.decide(other, 0, false, busy), ruling);
+    }
+}

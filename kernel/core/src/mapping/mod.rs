@@ -134,6 +134,8 @@ pub struct Mapping<B> {
     pub offset: u64,
     /// Where its pages are to come from.
     pub policy: MemoryPolicy,
+    /// The protection key of its pages.
+    pub key: u8,
 }
 
 impl<B: Backing> Mapping<B> {
@@ -170,6 +172,7 @@ impl<B: Backing> Mapping<B> {
             && self.protection == next.protection
             && self.flags == next.flags
             && self.policy == next.policy
+            && self.key == next.key
             && self.backing.is_same(&next.backing)
             && (!self.backing.has_offsets() || self.offset_of(self.end) == next.offset)
     }
@@ -485,6 +488,7 @@ impl<B: Backing> Mappings<B> {
             if changed.protection == piece.protection
                 && changed.flags == piece.flags
                 && changed.policy == piece.policy
+                && changed.key == piece.key
                 && changed.backing.is_same(&piece.backing)
             {
                 continue;

@@ -28,6 +28,7 @@ fn mapping(pages: Range<usize>, protection: u8, object: u8, offset: u64) -> Mapp
         backing: Object(object),
         offset,
         policy: MemoryPolicy::DEFAULT,
+        key: 0,
     }
 }
 

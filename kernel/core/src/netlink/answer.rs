@@ -23,6 +23,7 @@ const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_CAPPED: u16 = 0x100;
 
 const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
 const RTM_NEWADDR: u16 = 20;
@@ -212,6 +213,8 @@ fn carry_out(
         (RTM_SETLINK, _) => return set_link(network, body, change),
         (RTM_NEWADDR, _) => return add_address(network, body, replaces, change),
         (RTM_DELADDR, _) => return remove_address(network, body, change),
+        // No interface can be removed.
+        (RTM_DELLINK, _) => return find_interface(network, body).and(Err(EOPNOTSUPP)),
         (RTM_NEWROUTE, _) => return add_route(network, body, replaces, change),
         (RTM_DELROUTE, _) => return remove_route(network, body, change),
         _ => return Err(EOPNOTSUPP),

@@ -19,6 +19,9 @@ pub enum Detail {
     /// An instruction of the thread could not be carried out.
     #[allow(missing_docs, reason = "sigaction(2)'s names")]
     Fault { address: usize, trap: i32 },
+    /// It accessed memory with a protection key to which it has no right.
+    #[allow(missing_docs, reason = "sigaction(2)'s names")]
+    Key { address: usize, key: u8 },
     /// A timer of timer_create(2) expired.
     #[allow(missing_docs, reason = "sigaction(2)'s names")]
     Timer { id: i32, overrun: i32, value: u64 },
@@ -122,6 +125,10 @@ impl Information {
             }
             // The number of the trap is in the handler's registers only.
             Detail::Fault { address, .. } => words[2] = address as u64,
+            Detail::Key { address, key } => {
+                words[2] = address as u64;
+                words[4] = key as u64;
+            }
             Detail::Timer { id, overrun, value } => {
                 words[2] = pair(id, overrun);
                 words[3] = value;

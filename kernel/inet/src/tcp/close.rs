@@ -4,8 +4,10 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use crate::address::Endpoint;
+use crate::engine::TIME_WAIT_NS;
 use crate::error::{InetError, InetResult};
 use crate::platform::{Platform, Readiness, Waiters};
+use crate::tcp::fused::Remains;
 use crate::tcp::{Connecting, Phase, State, TcpSocket};
 
 impl<P: Platform> TcpSocket<P> {
@@ -94,7 +96,7 @@ impl<P: Platform> TcpSocket<P> {
     /// Makes it a socket without a connection again. A port that the program named stays bound.
     pub(super) fn give_up(self: &Arc<Self>, state: &mut State<P>) -> Phase<P> {
         let old = core::mem::replace(&mut state.phase, Phase::Closed);
-        self.unregister(state, false, None);
+        self.unregister(state, None, None);
         if let Some(bound) = state.bound {
             if bound.is_named {
                 let _ = self.engine.tcp_ports.lock().set_listening(bound.port, self, false);
@@ -115,7 +117,12 @@ impl<P: Platform> TcpSocket<P> {
     /// The program has closed it: call it once, last.
     pub fn close(&self) {
         let aborts = self.options.linger.load(Ordering::Relaxed) == 0;
-        let waits = self.fused().is_some_and(|link| link.close(&self.engine.counters, aborts));
+        let remains = self.fused().map_or(Remains::Nothing, |link| link.close(&self.engine.counters, aborts));
+        let waits_ns = match remains {
+            Remains::Nothing => None,
+            Remains::TimeWait => Some(TIME_WAIT_NS),
+            Remains::FinWait => Some(self.end_wait_ns()).filter(|&wait_ns| wait_ns > 0),
+        };
         let mut state = self.state.lock();
         if core::mem::replace(&mut state.closed, true) {
             return;
@@ -128,7 +135,7 @@ impl<P: Platform> TcpSocket<P> {
             return;
         }
         let old = core::mem::replace(&mut state.phase, Phase::Closed);
-        self.unregister(&mut state, waits, None);
+        self.unregister(&mut state, waits_ns, None);
         self.unbind(&mut state);
         drop(state);
         Self::end_listener(old);

@@ -57,7 +57,7 @@ impl<P: Platform> TcpSocket<P> {
         self.engine.counters.tcp.active_opens.count();
         if !is_local {
             if let Err(error) = self.start_wire(&mut state, local, target) {
-                self.unregister(&mut state, false, None);
+                self.unregister(&mut state, None, None);
                 state.remote = None;
                 state.connecting = Connecting::No;
                 return Err(error);
@@ -148,8 +148,13 @@ impl<P: Platform> TcpSocket<P> {
         Ok(local)
     }
 
-    /// Gives the place in the demultiplexer up; with `waits` a record keeps the port for a while.
-    pub(super) fn unregister(&self, state: &mut State<P>, waits: bool, numbers: Option<LastNumbers>) {
+    /// Gives the place in the demultiplexer up; with `waits_ns` a record keeps the port so long.
+    pub(super) fn unregister(
+        &self,
+        state: &mut State<P>,
+        waits_ns: Option<u64>,
+        numbers: Option<LastNumbers>,
+    ) {
         let Some((tuple, is_reusable)) = state.registered.take() else { return };
         // A port that `bind` took is given up with the binding.
         let holds = state.bound.is_none();
@@ -157,7 +162,7 @@ impl<P: Platform> TcpSocket<P> {
             self,
             tuple,
             holds.then_some(is_reusable),
-            waits,
+            waits_ns,
             Options::is_on(&self.options.reuse_address),
             numbers,
         );
@@ -187,7 +192,7 @@ impl<P: Platform> TcpSocket<P> {
             state.phase = Phase::Closed;
             state.error = Some(error);
             state.reading_ended = true;
-            self.unregister(&mut state, false, None);
+            self.unregister(&mut state, None, None);
             if state.bound.is_some_and(|bound| !bound.is_named) {
                 self.unbind(&mut state);
             }

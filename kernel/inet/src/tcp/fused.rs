@@ -116,14 +116,27 @@ pub(super) struct Shared<P: Platform> {
     inward: [Inward<P>; 2],
     /// The connection was reset.
     pub reset: bool,
+    /// The end that ended its direction first.
+    first: Option<Side>,
     /// It is one of IPv6.
     pub is_v6: bool,
 }
 
 impl<P: Platform> Default for Shared<P> {
     fn default() -> Self {
-        Self { inward: [Inward::default(), Inward::default()], reset: false, is_v6: false }
+        Self { inward: [Inward::default(), Inward::default()], reset: false, first: None, is_v6: false }
     }
+}
+
+/// What is left of an end that was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remains {
+    /// Nothing: the other end was the first to end, or the connection was reset.
+    Nothing,
+    /// Both have ended.
+    TimeWait,
+    /// The other end has not ended.
+    FinWait,
 }
 
 /// See the module.
@@ -389,7 +402,8 @@ impl<P: Platform> Pair<P> {
         peer.ended |= writing;
         let mut deferred = None;
         if has_ended {
-            deferred = peer.end_waits();
+            shared.first.get_or_insert(side);
+            deferred = shared.ends(side).1.end_waits();
             counters.segment::<P>(shared.is_v6, 0);
         }
         drop(shared);
@@ -400,9 +414,8 @@ impl<P: Platform> Pair<P> {
         }
     }
 
-    /// The end is closed; unread bytes, or `asked_abort`, make it a reset. Returns whether the connection ended in good
-    /// order, with this end as the first to close.
-    pub(super) fn close(&self, counters: &Counters, side: Side, reader: Side, asked_abort: bool) -> bool {
+    /// The end is closed; unread bytes, or `asked_abort`, make it a reset. Returns what is left of it.
+    pub(super) fn close(&self, counters: &Counters, side: Side, reader: Side, asked_abort: bool) -> Remains {
         let mut shared = self.shared.lock();
         let (was_reset, is_v6) = (shared.reset, shared.is_v6);
         let peer_ended = shared.ends(side).1.ended;
@@ -413,7 +426,7 @@ impl<P: Platform> Pair<P> {
         let length = own.ring.len();
         own.ring.consume(length);
         own.ring.release();
-        let was_first = !own.ended && !peer_ended;
+        let was_first = *shared.first.get_or_insert(side) == side;
         let peer = shared.ends(side).1;
         let is_reset = abort && !peer.closed && !was_reset;
         let deferred = if is_reset { peer.drop_waits() } else { peer.end_waits() };
@@ -433,7 +446,11 @@ impl<P: Platform> Pair<P> {
         drop(shared);
         deferred.into_iter().for_each(if is_reset { Deferred::discard } else { Deferred::promote });
         self.wake(side.other(), Readiness::all());
-        was_first && !abort && !was_reset
+        match was_first && !abort && !was_reset {
+            true if other_ended => Remains::TimeWait,
+            true => Remains::FinWait,
+            false => Remains::Nothing,
+        }
     }
 
     /// The events that the end is ready for.

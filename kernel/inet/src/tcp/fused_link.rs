@@ -10,7 +10,7 @@ use crate::error::{InetError, InetResult};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness};
 use crate::tcp::TcpSocket;
-use crate::tcp::fused::{Pair, Progress, Side};
+use crate::tcp::fused::{Pair, Progress, Remains, Side};
 
 /// A socket's place in a pair.
 pub(crate) struct FusedLink<P: Platform> {
@@ -117,7 +117,7 @@ impl<P: Platform> FusedLink<P> {
     }
 
     /// See [`Pair::close`].
-    pub fn close(&self, counters: &Counters, abort: bool) -> bool {
+    pub fn close(&self, counters: &Counters, abort: bool) -> Remains {
         self.pair.close(counters, self.side, self.reader, abort)
     }
 

@@ -64,7 +64,7 @@ impl<P: Platform> Engine<P> {
         let is_new = segment.flags & (flags::SYN | flags::ACK) == flags::SYN
             && is_before(numbers.received, segment.number);
         if is_new {
-            self.leave(core::ptr::null(), tuple, None, false, false, None);
+            self.leave(core::ptr::null(), tuple, None, None, false, None);
             self.open(tuple, segment);
             return;
         }

@@ -316,7 +316,9 @@ impl<P: Platform> TcpSocket<P> {
     fn bind_locked(self: &Arc<Self>, state: &mut State<P>, wanted: Endpoint) -> InetResult<()> {
         let address = Some(wanted.address).filter(|address| !address.is_unspecified());
         let random = random_u64::<P>() as u32;
-        let claim = self.claim(address);
+        let mut claim = self.claim(address);
+        // Any address of IPv4 is none of IPv6.
+        claim.v6 &= address.is_some() || !wanted.address.is_ipv4();
         let port = self.engine.tcp_ports.lock().bind(
             wanted.port,
             claim,

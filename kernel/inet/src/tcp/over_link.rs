@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use smoltcp::socket::tcp::State as WireState;
 
 use crate::address::{Endpoint, Tuple};
-use crate::engine::{Engine, Entry};
+use crate::engine::{Engine, Entry, TIME_WAIT_NS};
 use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters};
@@ -233,7 +233,7 @@ impl<P: Platform> TcpSocket<P> {
     }
 
     /// How long a closed connection waits for the peer's end: `TCP_LINGER2`, or the setting.
-    fn end_wait_ns(&self) -> u64 {
+    pub(super) fn end_wait_ns(&self) -> u64 {
         let seconds = match self.options.linger2.load(Ordering::Relaxed) {
             0 => Settings::get(&self.engine.settings.fin_timeout),
             own => u32::try_from(own).unwrap_or(0),
@@ -305,7 +305,7 @@ impl<P: Platform> TcpSocket<P> {
         if settled.is_over {
             let numbers = wire.last_numbers();
             let waits = now == WireState::TimeWait;
-            self.unregister(state, waits, waits.then_some(numbers));
+            self.unregister(state, waits.then_some(TIME_WAIT_NS), waits.then_some(numbers));
         }
         settled
     }

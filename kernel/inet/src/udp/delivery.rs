@@ -26,8 +26,10 @@ impl<P: Platform> Engine<P> {
         let is_group = target.address.is_multicast();
         let is_broadcast = self.is_broadcast(target.address);
         if is_group || is_broadcast {
+            let leaves = self.interface().is_some() && !datagram.source.address.is_loopback();
+            // What does not leave comes back over the loopback, whatever the options say.
             let loops = match target.address {
-                _ if is_broadcast => true,
+                _ if is_broadcast || !leaves => true,
                 IpAddr::V4(_) => Options::is_on(&sender.options.multicast_loop),
                 IpAddr::V6(_) => Options::is_on(&sender.options.multicast_loop_v6),
             };
@@ -37,7 +39,7 @@ impl<P: Platform> Engine<P> {
                 self.counters.ip(is_v6).delivered.count();
                 self.deliver_to_all(&datagram, target.port, is_group);
             }
-            if self.interface().is_some() && !datagram.source.address.is_loopback() {
+            if leaves {
                 return self.send_udp_packet(datagram, header, target);
             }
             self.counters.udp(is_v6).sent.count();
@@ -168,6 +170,7 @@ impl<P: Platform> Engine<P> {
             interface,
             ttl: header.ttl,
             tos: header.tos,
+            arrived_ns: 0,
         };
         let is_group = header.destination.is_multicast();
         if is_group || self.is_broadcast(header.destination) {

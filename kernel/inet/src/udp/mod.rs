@@ -153,7 +153,9 @@ impl<P: Platform> UdpSocket<P> {
     fn bind_locked(self: &Arc<Self>, state: &mut UdpState, wanted: Endpoint) -> InetResult<()> {
         let address = Some(wanted.address).filter(|address| !address.is_unspecified());
         let random = random_u64::<P>() as u32;
-        let claim = self.claim(address);
+        let mut claim = self.claim(address);
+        // Any address of IPv4 is none of IPv6.
+        claim.v6 &= address.is_some() || !wanted.address.is_ipv4();
         let port = self.engine.udp_ports.lock().bind(
             wanted.port,
             claim,
@@ -292,6 +294,7 @@ impl<P: Platform> UdpSocket<P> {
             interface: LOOPBACK_INDEX,
             ttl: header.ttl,
             tos: header.tos,
+            arrived_ns: 0,
         };
         self.engine.send_udp(self, datagram, &header, target)?;
         Ok(copied)
@@ -309,7 +312,10 @@ impl<P: Platform> UdpSocket<P> {
     }
 
     /// A datagram has come. Returns whether it was for the socket.
-    pub(crate) fn deliver(&self, datagram: Datagram, checks_group: bool) -> bool {
+    pub(crate) fn deliver(&self, mut datagram: Datagram, checks_group: bool) -> bool {
+        if Options::is_on(&self.options.notes_arrival) {
+            datagram.arrived_ns = P::now_ns();
+        }
         let mut state = self.state.lock();
         if checks_group && !state.queue.receives(datagram.destination, &self.options) {
             return false;

@@ -221,7 +221,7 @@ heddle_long_mode:
     rdmsr
     orl $0x901, %eax                    # SCE, LME, NXE
     wrmsr
-    movl $0x80010033, %eax              # PG, WP, NE, ET, MP, PE
+    movl $0x80050033, %eax              # PG, AM, WP, NE, ET, MP, PE
     movl %eax, %cr0
     popl %esi
     lgdt (boot_gdt_pointer - KERNEL_BASE)

@@ -3,7 +3,7 @@
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::fmt::{Result, Write};
 
-use crate::arch::x86_64::{cpu, float, mitigations};
+use crate::arch::x86_64::{cpu, float, mitigations, protection_key, time};
 
 /// The names that Linux gives to the bits of a feature word; bits without a name are empty.
 type Names = [&'static str; 32];
@@ -52,7 +52,7 @@ const STRUCTURED: Names = [
 /// CPUID leaf 7, ECX.
 #[rustfmt::skip]
 const STRUCTURED_MORE: Names = [
-    "", "avx512vbmi", "umip", "pku", "", "waitpkg", "avx512_vbmi2", "",
+    "", "avx512vbmi", "umip", "pku", "ospke", "waitpkg", "avx512_vbmi2", "",
     "gfni", "vaes", "vpclmulqdq", "avx512_vnni", "avx512_bitalg", "tme", "avx512_vpopcntdq", "",
     "la57", "", "", "", "", "", "rdpid", "",
     "", "cldemote", "", "movdiri", "movdir64b", "enqcmd", "", "",
@@ -75,9 +75,11 @@ const STRUCTURED_MORE_WITH_AVX: u32 = 1 << 9 | 1 << 10;
 const STRUCTURED_WITH_AVX512: u32 =
     1 << 16 | 1 << 17 | 1 << 21 | 1 << 26 | 1 << 27 | 1 << 28 | 1 << 30 | 1 << 31;
 const STRUCTURED_MORE_WITH_AVX512: u32 = 1 << 1 | 1 << 6 | 1 << 11 | 1 << 12 | 1 << 14;
-/// Features that the kernel leaves off: FSGSBASE and MPX of leaf 7, EBX; PKU, LA57 and ENQCMD of ECX.
+/// Features that the kernel leaves off: FSGSBASE and MPX of leaf 7, EBX; LA57 and ENQCMD of ECX.
 const STRUCTURED_OFF: u32 = 1 << 0 | 1 << 14;
-const STRUCTURED_MORE_OFF: u32 = 1 << 3 | 1 << 16 | 1 << 29;
+const STRUCTURED_MORE_OFF: u32 = 1 << 16 | 1 << 29;
+/// PKU and OSPKE, of leaf 7, ECX.
+const STRUCTURED_MORE_OF_KEYS: u32 = 1 << 3 | 1 << 4;
 
 /// State components of XCR0.
 const AVX: u64 = 1 << 2;
@@ -97,6 +99,9 @@ fn features() -> [(u32, &'static Names); 7] {
         let leaf = __cpuid_count(7, 0);
         (structured, structured_more) = (leaf.ebx & !STRUCTURED_OFF, leaf.ecx & !STRUCTURED_MORE_OFF);
         structured_last = leaf.edx;
+    }
+    if !protection_key::are_on() {
+        structured_more &= !STRUCTURED_MORE_OF_KEYS;
     }
     let saved = float::components();
     let mut more = basic.ecx;
@@ -151,10 +156,13 @@ pub fn describe(number: usize, text: &mut dyn Write) -> Result {
         text.write_str("unknown")?;
     }
     let (stepping, count, level) = (basic.eax & 0xf, cpu::count(), first.eax);
-    write!(text, "\nstepping\t: {stepping}\nphysical id\t: 0\nsiblings\t: {count}\ncore id\t\t: {number}\n")?;
+    let khz = time::frequency_hz() / 1000;
+    let (mhz, fraction) = (khz / 1000, khz % 1000);
+    write!(text, "\nstepping\t: {stepping}\ncpu MHz\t\t: {mhz}.{fraction:03}\nphysical id\t: 0\n")?;
+    write!(text, "siblings\t: {count}\ncore id\t\t: {number}\n")?;
     write!(
         text,
-        "cpu cores\t: {count}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: {level}\nwp\t\t: yes\n"
+        "cpu cores\t: {count}\napicid\t\t: {number}\ninitial apicid\t: {number}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: {level}\nwp\t\t: yes\n"
     )?;
     text.write_str("flags\t\t:")?;
     for (word, names) in features() {
@@ -167,11 +175,14 @@ pub fn describe(number: usize, text: &mut dyn Write) -> Result {
     for name in mitigations::bugs() {
         write!(text, " {name}")?;
     }
-    write!(text, "\nclflush size\t: {}\n", (basic.ebx >> 8 & 0xff) * 8)?;
+    // The time of an empty loop is taken for what the counter says, as where Linux knows the frequency.
+    let (loops, line) = (khz / 500, (basic.ebx >> 8 & 0xff) * 8);
+    let fraction = khz / 5 % 100;
+    write!(text, "\nbogomips\t: {loops}.{fraction:02}\nclflush size\t: {line}\ncache_alignment\t: {line}\n")?;
     if __cpuid(0x8000_0000).eax >= 0x8000_0008 {
         let sizes = __cpuid(0x8000_0008).eax;
         let (physical, virtual_bits) = (sizes & 0xff, sizes >> 8 & 0xff);
         writeln!(text, "address sizes\t: {physical} bits physical, {virtual_bits} bits virtual")?;
     }
-    text.write_str("\n")
+    text.write_str("power management:\n\n")
 }

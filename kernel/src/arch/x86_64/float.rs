@@ -11,11 +11,12 @@ use ::x86_64::registers::control::{Cr4, Cr4Flags};
 
 use heddle_abi::boot::KEY_CLEAR_CPUID;
 
-use crate::arch::x86_64::local;
+use crate::arch::x86_64::{local, protection_key};
 use crate::boot;
 use crate::error::Errno;
 
-use heddle_kernel_core::fallible::resize_reserved;
+use heddle_kernel_core::fallible::{extend_reserved, resize_reserved};
+use heddle_kernel_core::protection_key::KeyRights;
 
 /// Size of the area without the extended part.
 const LEGACY_BYTES: usize = 512;
@@ -27,10 +28,16 @@ const MXCSR_OFFSET: usize = 24;
 const MXCSR_MASK: u32 = 0xffff;
 /// x87, SSE, AVX, and the three parts of AVX-512.
 const COMPONENTS: u64 = 0xe7;
+/// The rights of protection keys. They are no part of a saved state here, because threads have them also in the kernel
+/// ([`super::protection_key`]); programs see them in signal frames and through debuggers.
+pub(super) const KEY_RIGHTS: u64 = 1 << 9;
+const KEY_RIGHTS_NUMBER: u32 = 9;
 
 static USE_XSAVE: AtomicBool = AtomicBool::new(false);
 static AREA_BYTES: AtomicUsize = AtomicUsize::new(LEGACY_BYTES);
 static ENABLED: AtomicU64 = AtomicU64::new(3);
+/// Where the rights of protection keys are in a state as programs see it; 0 where there are none.
+static KEY_RIGHTS_OFFSET: AtomicUsize = AtomicUsize::new(0);
 /// 0 stands for no state.
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
 
@@ -51,6 +58,12 @@ pub(super) fn install() {
     ENABLED.store(enabled, Ordering::Relaxed);
     AREA_BYTES.store(__cpuid_count(0xd, 0).ebx as usize, Ordering::Relaxed);
     USE_XSAVE.store(true, Ordering::Relaxed);
+    if protection_key::are_supported(supported) {
+        // SAFETY: as above.
+        unsafe { set_components(enabled | KEY_RIGHTS) };
+        KEY_RIGHTS_OFFSET.store(__cpuid_count(0xd, KEY_RIGHTS_NUMBER).ebx as usize, Ordering::Relaxed);
+        protection_key::install();
+    }
 }
 
 #[target_feature(enable = "xsave")]
@@ -196,14 +209,54 @@ impl FloatState {
     }
 }
 
-fn new_identity() -> u64 {
-    NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed)
+/// A saved state with the rights of protection keys, as programs see it.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn with_key_rights(state: &[u8], rights: KeyRights) -> Result<Vec<u8>, Errno> {
+    let mut bytes = Vec::new();
+    let offset = KEY_RIGHTS_OFFSET.load(Ordering::Relaxed);
+    let length = if offset == 0 { state.len() } else { offset + KEY_RIGHTS_BYTES };
+    bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+    extend_reserved(&mut bytes, state);
+    if offset == 0 {
+        return Ok(bytes);
+    }
+    resize_reserved(&mut bytes, length, 0);
+    bytes[offset..offset + 4].copy_from_slice(&rights.0.to_le_bytes());
+    bytes[LEGACY_BYTES + 1] |= (KEY_RIGHTS >> 8) as u8;
+    Ok(bytes)
 }
 
-/// Size in bytes of a saved state.
+/// Where a state that a program has written has the rights of protection keys, by its first bytes; `None` if it says
+/// nothing of them. Like the processor, it takes a part that is not there for zero.
 #[must_use]
-pub fn area_bytes() -> usize {
-    AREA_BYTES.load(Ordering::Relaxed)
+pub fn key_rights_place(state: &[u8]) -> Option<usize> {
+    let offset = KEY_RIGHTS_OFFSET.load(Ordering::Relaxed);
+    let has_rights = state.get(LEGACY_BYTES + 1).is_some_and(|bits| bits & (KEY_RIGHTS >> 8) as u8 != 0);
+    (offset != 0 && has_rights).then_some(offset)
+}
+
+/// Bytes of that part.
+const KEY_RIGHTS_BYTES: usize = 8;
+
+/// Size in bytes of a state as programs see it.
+#[must_use]
+pub fn visible_bytes() -> usize {
+    match KEY_RIGHTS_OFFSET.load(Ordering::Relaxed) {
+        0 => AREA_BYTES.load(Ordering::Relaxed),
+        offset => offset + KEY_RIGHTS_BYTES,
+    }
+}
+
+/// The components of such a state.
+#[must_use]
+pub fn visible_components() -> u64 {
+    if protection_key::are_on() { components() | KEY_RIGHTS } else { components() }
+}
+
+fn new_identity() -> u64 {
+    NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed)
 }
 
 /// The components that are saved, as a signal frame names them; 0 where only the legacy part is.

@@ -16,6 +16,7 @@ mod names;
 pub mod paging;
 pub mod paravirt;
 mod program;
+pub mod protection_key;
 pub mod signal;
 mod smp;
 pub mod stack;

@@ -56,6 +56,8 @@ pub struct Rights {
     pub write: bool,
     /// Instruction fetches.
     pub execute: bool,
+    /// The protection key, below 16.
+    pub key: u8,
 }
 
 impl PageTableEntry {
@@ -77,6 +79,9 @@ impl PageTableEntry {
     /// Ignored by the processor: one CPU is replacing the table behind this entry.
     const LOCKED: u64 = 1 << 11;
     const NO_EXECUTE: u64 = 1 << 63;
+    /// The protection key; ignored by processors that have none, and where they are off.
+    pub(super) const KEY: u64 = 0xf << Self::KEY_SHIFT;
+    pub(super) const KEY_SHIFT: u32 = 59;
     const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
     /// An entry that maps nothing.
@@ -88,6 +93,7 @@ impl PageTableEntry {
     pub const fn page(physical: u64, rights: Rights, counted: bool, shared: bool) -> Self {
         // Accessed and dirty are set ahead, which spares the processor a locked update at the first use.
         let mut bits = physical | Self::PRESENT | Self::USER | Self::ACCESSED;
+        bits |= (rights.key as u64) << Self::KEY_SHIFT;
         if rights.write {
             bits |= Self::WRITE | Self::DIRTY;
         }
@@ -114,8 +120,8 @@ impl PageTableEntry {
     /// large pages: some processors cannot bear to have an instruction's page cached in two sizes, as it may be after a
     /// split.
     #[must_use]
-    pub const fn large_page(physical: u64, write: bool) -> Self {
-        Self(Self::page(physical, Rights { write, execute: false }, true, false).0 | Self::LARGE)
+    pub const fn large_page(physical: u64, write: bool, key: u8) -> Self {
+        Self(Self::page(physical, Rights { write, execute: false, key }, true, false).0 | Self::LARGE)
     }
 
     /// Whether an entry of a table above the leaf tables leads to a large page.

@@ -23,7 +23,7 @@ const MAGIC_END_BYTES: usize = 4;
 #[must_use]
 pub fn minimum_stack_bytes() -> usize {
     const ALIGNMENT_BYTES: usize = 64 + 16;
-    FRAME_BYTES + float::area_bytes() + MAGIC_END_BYTES + ALIGNMENT_BYTES
+    FRAME_BYTES + float::visible_bytes() + MAGIC_END_BYTES + ALIGNMENT_BYTES
 }
 
 /// The parameters of a handler's call.
@@ -40,8 +40,10 @@ pub struct Setup<'a> {
     pub stack: &'a AlternateStack,
     /// The top of the alternate stack if the handler is to run there.
     pub top: Option<usize>,
-    /// The floating-point state.
+    /// The floating-point state, with the rights of protection keys or without.
     pub float: &'a [u8],
+    /// Whether it has them.
+    pub has_key_rights: bool,
 }
 
 /// A frame that is ready to be written.
@@ -76,7 +78,8 @@ pub fn prepare(context: &UserContext, setup: &Setup<'_>) -> Option<HandlerCall> 
         };
         put(0, &MAGIC_START.to_ne_bytes());
         put(4, &(float_bytes as u32).to_ne_bytes());
-        put(8, &float::components().to_ne_bytes());
+        let components = if setup.has_key_rights { float::visible_components() } else { float::components() };
+        put(8, &components.to_ne_bytes());
         put(16, &(setup.float.len() as u32).to_ne_bytes());
     }
     let frame = Frame {
@@ -165,6 +168,19 @@ pub fn restore(context: &mut UserContext, words: &[u64; FRAME_WORDS]) -> Restore
     }
 }
 
+/// Whether a frame's floating-point state, of which these are the first bytes, comes with the rights of protection keys.
+#[must_use]
+pub fn has_key_rights(state: &[u8]) -> bool {
+    let word = |offset: usize| {
+        state
+            .get(SOFTWARE_OFFSET + offset..)
+            .and_then(|bytes| bytes.first_chunk())
+            .map_or(0, |&bytes| u32::from_ne_bytes(bytes))
+    };
+    let has_size = word(16) as usize >= float::visible_bytes();
+    word(0) == MAGIC_START && has_size && u64::from(word(8)) & float::KEY_RIGHTS != 0
+}
+
 /// The number of the trap that leaves an address.
 const PAGE_FAULT: i32 = 14;
 
@@ -174,6 +190,7 @@ fn fault(context: &UserContext, information: &Information) -> (u64, u64, u64) {
         Detail::Fault { address, trap: PAGE_FAULT } => {
             (context.error_code(), PAGE_FAULT as u64, address as u64)
         }
+        Detail::Key { address, .. } => (context.error_code(), PAGE_FAULT as u64, address as u64),
         Detail::Fault { trap, .. } => (context.error_code(), trap as u64, 0),
         _ => (0, 0, 0),
     }

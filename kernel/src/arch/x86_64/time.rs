@@ -31,6 +31,11 @@ pub fn counter() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// The counter's frequency in hertz, as exactly as it is kept.
+pub(super) fn frequency_hz() -> u64 {
+    ((u128::from(COUNTS.load(Ordering::Relaxed)) * 1_000_000_000) >> 32) as u64
+}
+
 /// Starts the clock, whose zero is where the counter stood at `start`; the local APIC must be set up.
 pub(super) fn install(start: u64) {
     let told = boot::number(KEY_TSC).filter(|&hertz| hertz > 1_000_000);

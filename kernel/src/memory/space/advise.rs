@@ -252,7 +252,7 @@ impl Space {
                     return Err(Errno::EINTR);
                 }
             }
-            self.fault(page, FaultAccess { write, execute: false }, is_dying).await?;
+            self.fault(page, FaultAccess { write, ..FaultAccess::default() }, is_dying).await?;
             page += if write && self.is_large_at(page) { LARGE_BYTES } else { PAGE_SIZE };
         }
         Ok(())

@@ -9,9 +9,9 @@
 //! was interrupted in a place is before, between or behind its two instructions, all of which go on rightly.
 
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_kernel_core::call_place::{self, AFTER_LENGTH, CALL_LENGTH, JUMP_LENGTH, PlaceKind};
+use heddle_kernel_core::call_uses::CallUses;
 
 use crate::arch::direct::CallPlaces;
 use crate::arch::paging::PAGE_SIZE;
@@ -23,19 +23,10 @@ use crate::memory::fallible::try_box;
 use crate::memory::space::remote::RemoteAccess;
 use crate::memory::space::{Flags, Protection, Space};
 
-/// The use at which a place is patched.
-const USES: u64 = 4;
-/// Places whose uses are counted. One may take another's.
-const COUNTED_MAX: usize = 128;
-/// In a word of the counts: the uses, above an address.
-const USES_SHIFT: u32 = 48;
-/// In place of the uses: the place cannot be patched.
-const NEVER: u64 = 0xffff;
-
 /// The calls of a space's program.
 pub(super) struct ProgramCalls {
     places: CallPlaces,
-    counts: [AtomicU64; COUNTED_MAX],
+    uses: CallUses,
 }
 
 /// Why a place was not patched.
@@ -52,30 +43,7 @@ impl ProgramCalls {
         if !direct::is_on() {
             return Ok(None);
         }
-        let counts = [const { AtomicU64::new(0) }; COUNTED_MAX];
-        try_box(Self { places: CallPlaces::new(), counts }).map(Some)
-    }
-
-    fn word(&self, end: usize) -> &AtomicU64 {
-        &self.counts[(end ^ end >> 8) % COUNTED_MAX]
-    }
-
-    /// Counts a use of the place before this address. Whether it is to be patched.
-    fn is_due(&self, end: usize) -> bool {
-        let word = self.word(end);
-        let before = word.load(Ordering::Relaxed);
-        let is_known = before & ((1 << USES_SHIFT) - 1) == end as u64;
-        let uses = if is_known { before >> USES_SHIFT } else { 0 };
-        if uses == NEVER {
-            return false;
-        }
-        let uses = (uses + 1).min(USES);
-        word.store(uses << USES_SHIFT | end as u64, Ordering::Relaxed);
-        uses == USES
-    }
-
-    fn give_up(&self, end: usize) {
-        self.word(end).store(NEVER << USES_SHIFT | end as u64, Ordering::Relaxed);
+        try_box(Self { places: CallPlaces::new(), uses: CallUses::new() }).map(Some)
     }
 }
 
@@ -90,12 +58,15 @@ impl Space {
     /// place becomes a jump, sooner or later.
     pub fn note_call(&self, end: usize, number: u32) {
         let Some(calls) = &self.calls else { return };
-        if !calls.is_due(end) || cpu::count() > 1 && self.thread_count() > 1 {
+        if !calls.uses.add(end) || cpu::count() > 1 && self.thread_count() > 1 {
             return;
         }
         match self.patch(&calls.places, end, number) {
-            Ok(()) => count(&counters::CALLS_PATCHED),
-            Err(Unpatched::Never) => calls.give_up(end),
+            Ok(()) => {
+                calls.uses.forget(end);
+                count(&counters::CALLS_PATCHED);
+            }
+            Err(Unpatched::Never) => calls.uses.give_up(end),
             Err(Unpatched::Now) => {}
         }
     }
@@ -104,7 +75,8 @@ impl Space {
         let mut before = [0; JUMP_LENGTH + 1];
         let mut after = [0; AFTER_LENGTH];
         let start = end.checked_sub(before.len()).ok_or(Unpatched::Never)?;
-        let rest = PAGE_SIZE.checked_sub(start % PAGE_SIZE + before.len()).ok_or(Unpatched::Never)?;
+        // The jump lies in one page, of which all or nothing is written. The byte before it may be another's.
+        let rest = PAGE_SIZE.checked_sub((start + 1) % PAGE_SIZE + JUMP_LENGTH).ok_or(Unpatched::Never)?;
         let after = &mut after[..rest.min(AFTER_LENGTH)];
         let is_text = self.state.lock().mappings.get(start).is_some_and(|mapping| {
             mapping.protection.contains(Protection::EXECUTE)
@@ -115,7 +87,9 @@ impl Space {
         if !is_text {
             return Err(Unpatched::Never);
         }
-        self.try_read_remote(start, &mut before, RemoteAccess::Checked)?;
+        let (prefix, place) = before.split_at_mut(1);
+        self.try_read_remote(start, prefix, RemoteAccess::Checked)?;
+        self.try_read_remote(start + 1, place, RemoteAccess::Checked)?;
         if !after.is_empty() {
             self.try_read_remote(end, after, RemoteAccess::Checked)?;
         }

@@ -14,14 +14,12 @@ use crate::memory::gather::Gather;
 use crate::memory::oom::Shortage;
 use crate::memory::source::Object;
 use crate::memory::space::ahead::PAGES_MAX;
+use crate::memory::space::keys::check_key;
 use crate::memory::space::large::large_around;
 use crate::memory::space::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space, resident};
 use crate::memory::table::{LargePlace, Leaves, Root, rights};
 use crate::memory::user::PageFault;
 use crate::memory::{FrameRef, PageRef, counters, shootdown};
-
-/// Pages that a fault on a file brings in around it at most, as far as they are in memory.
-const AROUND_PAGES: usize = 16;
 
 /// The access that faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -30,6 +28,8 @@ pub struct FaultAccess {
     pub write: bool,
     /// An instruction fetch.
     pub execute: bool,
+    /// It is none of the program's own: protection keys do not count.
+    pub is_remote: bool,
 }
 
 /// Why a fault cannot be resolved.
@@ -39,6 +39,8 @@ pub enum FaultError {
     Unmapped,
     /// The mapping there does not allow the access.
     Forbidden,
+    /// The thread has no right to pages with this protection key.
+    Key(u8),
     /// The object has no such page, for example behind the end of a file.
     Bus,
     /// No memory is left.
@@ -52,6 +54,7 @@ impl FaultError {
         match self {
             Self::Unmapped => Some(SignalCause { signal: linux::SIGSEGV, code: 1 }),
             Self::Forbidden => Some(SignalCause { signal: linux::SIGSEGV, code: 2 }),
+            Self::Key(_) => Some(SignalCause { signal: linux::SIGSEGV, code: 4 }),
             Self::Bus => Some(SignalCause { signal: linux::SIGBUS, code: 2 }),
             Self::OutOfMemory => None,
         }
@@ -201,7 +204,7 @@ impl Space {
         if crate::memory::fault_injection::is_unmapped() {
             return Err(Errno::EFAULT);
         }
-        let access = FaultAccess { write: fault.write, execute: false };
+        let access = FaultAccess { write: fault.write, ..FaultAccess::default() };
         self.fault(fault.address, access, is_over).await.map_err(Errno::from)
     }
 
@@ -211,7 +214,7 @@ impl Space {
         if crate::memory::fault_injection::is_unmapped() {
             return Some(Err(Errno::EFAULT));
         }
-        let access = FaultAccess { write: fault.write, execute: false };
+        let access = FaultAccess { write: fault.write, ..FaultAccess::default() };
         self.try_fault(fault.address, access).map(|result| result.map_err(Errno::from))
     }
 
@@ -226,13 +229,22 @@ impl Space {
                 let range = page..(page + pages * PAGE_SIZE).min(mapping.end);
                 return Ok(FaultPlan { range, wants_large: self.wants_large(mapping, page, pages) });
             }
-            return small(around(page, mapping, access));
+            return small(self.around(page, mapping, access));
         }
         let above = state.mappings.at_or_above(address).ok_or(FaultError::Unmapped)?;
         if !above.flags.contains(Flags::GROWS_DOWN) || !self.range().contains(&address) {
             return Err(FaultError::Unmapped);
         }
         small(page..above.start + PAGE_SIZE)
+    }
+
+    /// The pages around `page` that a fault may bring in: one leaf table's at most.
+    fn around(&self, page: usize, mapping: &Mapping<Object>, access: FaultAccess) -> Range<usize> {
+        if access.write || matches!(mapping.backing, Object::Anonymous(_)) {
+            return page..page + PAGE_SIZE;
+        }
+        let window = self.ahead.file_window(page);
+        window.start.max(mapping.start)..window.end.min(mapping.end)
     }
 
     /// Resolves a fault with `range` locked.
@@ -245,21 +257,25 @@ impl Space {
     ) -> Result<(), FaultError> {
         let page = address & !(PAGE_SIZE - 1);
         let Some(mapping) = self.mapping_for(page, range)? else { return Ok(()) };
+        // As on Linux, what a key forbids comes before what the mapping forbids.
+        if mapping.key != 0 {
+            check_key(&mapping, access)?;
+        }
         check(&mapping, access)?;
         let Some(leaves) = self.root().leaves_or_large(page, gather, |large| {
             resolve_large(self.root(), large, &mapping, page, access)
         })?
         else {
             gather.mark_here(page..page + PAGE_SIZE);
-            return Ok(());
+            return check_key(&mapping, access);
         };
         let leaf = leaves.leaf(page);
         let old = leaf.get();
         let usable = old.is_present() && !old.is_hidden();
         if usable && (!access.write || old.is_writable()) && (!access.execute || old.is_executable()) {
-            // Another thread was faster, or this CPU had a stale translation.
+            // Another thread was faster, or this CPU had a stale translation; or the thread has no right to any page.
             gather.mark_here(page..page + PAGE_SIZE);
-            return Ok(());
+            return check_key(&mapping, access);
         }
         count(&counters::FAULTS);
         let new = new_entry(&mapping, page, access, old)?;
@@ -275,6 +291,9 @@ impl Space {
             }
         } else if !access.write {
             self.pages_came(bring_in_around(leaves, &mapping, page, range));
+            if range.len() > PAGE_SIZE {
+                self.ahead.brought_file(page, range.end);
+            }
         } else if is_filled_in_order(&mapping) {
             let pages = 1 + bring_in_ahead(leaves, &mapping, page, range);
             self.pages_came(pages - 1);
@@ -386,16 +405,6 @@ fn bring_in_ahead(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range:
     count
 }
 
-/// The pages around `page` that a fault may bring in: one leaf table's at most.
-fn around(page: usize, mapping: &Mapping<Object>, access: FaultAccess) -> Range<usize> {
-    if access.write || matches!(mapping.backing, Object::Anonymous(_)) {
-        return page..page + PAGE_SIZE;
-    }
-    let window = AROUND_PAGES * PAGE_SIZE;
-    let start = page & !(window - 1);
-    start.max(mapping.start)..(start + window).min(mapping.end)
-}
-
 fn check(mapping: &Mapping<Object>, access: FaultAccess) -> Result<(), FaultError> {
     let wanted = if access.write {
         Protection::WRITE
@@ -411,11 +420,9 @@ fn check(mapping: &Mapping<Object>, access: FaultAccess) -> Result<(), FaultErro
 fn entry_for(page: PageRef, mapping: &Mapping<Object>, write: bool) -> PageTableEntry {
     let shared = mapping.flags.contains(Flags::SHARED);
     match page {
-        PageRef::Static(physical) => {
-            PageTableEntry::page(physical, rights(mapping.protection, false), false, shared)
-        }
+        PageRef::Static(physical) => PageTableEntry::page(physical, rights(mapping, false), false, shared),
         PageRef::Counted(frame) => {
-            PageTableEntry::page(frame.into_physical(), rights(mapping.protection, write), true, shared)
+            PageTableEntry::page(frame.into_physical(), rights(mapping, write), true, shared)
         }
     }
 }
@@ -437,16 +444,16 @@ fn new_entry(
         }
         if old.is_present() && found.physical() == old.physical() {
             // The entry keeps the reference it has.
-            return Ok(old.with_rights(rights(mapping.protection, access.write)));
+            return Ok(old.with_rights(rights(mapping, access.write)));
         }
         return Ok(entry_for(found, mapping, access.write));
     }
     if old.is_present() {
         if !access.write {
-            return Ok(old.with_rights(rights(mapping.protection, old.is_writable())));
+            return Ok(old.with_rights(rights(mapping, old.is_writable())));
         }
         if old.is_counted() && crate::memory::frame::references(old.physical()) == 1 {
-            return Ok(old.with_rights(rights(mapping.protection, true)));
+            return Ok(old.with_rights(rights(mapping, true)));
         }
         return copy_of(old.physical(), mapping);
     }

@@ -10,6 +10,7 @@ use crate::memory::gather::Gather;
 use crate::memory::overcommit::Promise;
 use crate::memory::slots::Slot;
 use crate::memory::source::Object;
+use crate::memory::space::keys::GroupKey;
 use crate::memory::space::{Flags, Space, SpaceState};
 use crate::memory::{counters, overcommit};
 use crate::sched::Budget;
@@ -133,6 +134,7 @@ impl Space {
             let search = state.search;
             let pages = state.pages.clone();
             let has_attachments = state.has_attachments;
+            let group = state.group.as_ref().map(GroupKey::join);
             SpaceState {
                 mappings,
                 promise: Promise::new(state.mappings.totals().promised),
@@ -144,10 +146,13 @@ impl Space {
                 slot: state.slot.as_ref().map(|slot| Slot::claim(slot.number())),
                 pages,
                 has_attachments,
+                keys: state.keys,
+                group,
             }
         };
         let range = self.range();
         let child = Self::with_state(state, range, self.limits.for_child())?;
+        child.keys.copy(&self.keys);
         child.set_isolation(self.credentials(), self.isolation());
         Ok(child)
     }

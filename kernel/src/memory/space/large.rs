@@ -140,12 +140,12 @@ impl Space {
     /// is none, or it has no place any more.
     pub(super) async fn bring_in_large(&self, page: usize) -> Result<bool, Errno> {
         let large = large_around(page);
-        let flags = {
+        let found = {
             let state = self.state.lock();
             let mapping = state.mappings.get(page).filter(|mapping| has_place_for(mapping, &large));
-            mapping.map(|mapping| mapping.flags)
+            mapping.map(|mapping| (mapping.flags, mapping.key))
         };
-        let Some(flags) = flags else { return Ok(false) };
+        let Some((flags, key)) = found else { return Ok(false) };
         if self.root().large_place(page) != LargePlace::Empty {
             return Ok(false);
         }
@@ -158,7 +158,7 @@ impl Space {
             found.clear(first..first + CLEARED_PAGES);
             budget.step(CLEARED_COST).await;
         }
-        self.root().map_large(large.start, found)?;
+        self.root().map_large(large.start, found, key)?;
         self.pages_came(LARGE_BYTES / PAGE_SIZE);
         count(&counters::FAULTS);
         count(&counters::LARGE_FAULTS);
@@ -197,12 +197,13 @@ impl Space {
     /// Nobody is in the place while its pages are copied: who comes waits for the lock, and CPUs have forgotten it.
     async fn collapse_one(&self, large: Range<usize>) -> Result<(), Errno> {
         let _guard = self.lock.lock(large.clone()).await?;
-        let is_allowed = {
+        let allowed = {
             let state = self.state.lock();
             let mapping = state.mappings.get(large.start).filter(|mapping| has_place_for(mapping, &large));
-            mapping.is_some_and(|mapping| !mapping.flags.contains(Flags::SMALL_PAGES))
+            mapping.filter(|mapping| !mapping.flags.contains(Flags::SMALL_PAGES)).map(|mapping| mapping.key)
         };
-        if !is_allowed || self.limits.large_pages_are_off.load(Ordering::Relaxed) {
+        let Some(key) = allowed else { return Err(Errno::EINVAL) };
+        if self.limits.large_pages_are_off.load(Ordering::Relaxed) {
             return Err(Errno::EINVAL);
         }
         match self.root().large_place(large.start) {
@@ -226,7 +227,7 @@ impl Space {
             }
             budget.step(COPIED_COST).await;
         }
-        if let Err(error) = self.root().map_large(large.start, found) {
+        if let Err(error) = self.root().map_large(large.start, found, key) {
             // Nothing above the table has gone, so this does not happen.
             self.pages_went(resident);
             gather.take(old.entry(), 1, large);

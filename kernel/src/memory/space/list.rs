@@ -23,6 +23,8 @@ pub struct MappingView {
     pub object: Object,
     /// Where its pages are to come from.
     pub policy: MemoryPolicy,
+    /// The protection key of its pages.
+    pub key: u8,
 }
 
 impl From<&Mapping<Object>> for MappingView {
@@ -35,6 +37,7 @@ impl From<&Mapping<Object>> for MappingView {
             offset: mapping.offset,
             object: mapping.backing.clone(),
             policy: mapping.policy,
+            key: mapping.key,
         }
     }
 }
@@ -74,6 +77,12 @@ impl Space {
     #[must_use]
     pub fn peak_bytes(&self) -> usize {
         self.state.lock().mappings.peak_bytes()
+    }
+
+    /// Bytes of private writable mappings but stacks.
+    #[must_use]
+    pub fn data_bytes(&self) -> usize {
+        self.state.lock().mappings.totals().data
     }
 
     /// How much of it is locked, in bytes.

@@ -8,14 +8,13 @@ use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::mapping::Totals;
 use heddle_kernel_core::mempolicy::MemoryPolicy;
 
-use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
+use crate::arch::paging::{PAGE_SIZE, PageTableEntry, Rights};
 use crate::error::Errno;
 use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
 use crate::memory::overcommit;
 use crate::memory::source::{Object, SharedMemory};
-use crate::memory::space::{Flags, LOWEST_ADDRESS, Mapping, Protection, Space};
-use crate::memory::table::rights;
+use crate::memory::space::{Flags, KeyChange, LOWEST_ADDRESS, Mapping, Protection, Space};
 use crate::sched::Budget;
 
 /// How many mappings a space may have, as Linux's `vm.max_map_count`.
@@ -57,6 +56,8 @@ pub struct MapRequest {
     pub object: Object,
     /// Position in the object in bytes, at a page boundary.
     pub offset: u64,
+    /// The protection key; `None` for that of the program's group.
+    pub key: Option<u8>,
 }
 
 impl MapRequest {
@@ -70,6 +71,7 @@ impl MapRequest {
             flags: Flags::empty(),
             object: Object::Anonymous(None),
             offset: 0,
+            key: None,
         }
     }
 }
@@ -215,6 +217,7 @@ impl Space {
             backing: request.object.clone(),
             offset: request.offset,
             policy: MemoryPolicy::DEFAULT,
+            key: request.key.unwrap_or_else(|| self.group_key()),
         });
         state.note_promises();
         Ok(range.start)
@@ -274,7 +277,13 @@ impl Space {
     /// # Errors
     /// `EINVAL`, `ENOMEM` (also for a range that is not mapped throughout), `EACCES` (a shared mapping of a file that
     /// was opened for reading cannot become writable).
-    pub async fn protect(&self, start: usize, length: usize, protection: Protection) -> Result<(), Errno> {
+    pub async fn protect(
+        &self,
+        start: usize,
+        length: usize,
+        protection: Protection,
+        key: KeyChange,
+    ) -> Result<(), Errno> {
         if !start.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
         }
@@ -286,22 +295,29 @@ impl Space {
         if self.state.lock().mappings.len() + 2 > MAPPINGS_MAX {
             return Err(Errno::ENOMEM);
         }
-        self.protect_records(range.clone(), protection).await?;
+        let (group, execute_only) = (self.group_key(), self.state.lock().keys.execute_only());
+        let new_key = move |old| match key {
+            KeyChange::Set(key) => key,
+            KeyChange::Keep if Some(old) == execute_only => group,
+            KeyChange::Keep => old,
+        };
+        self.protect_records(range.clone(), protection, new_key).await?;
         if protection.is_empty() {
-            return self.hide(range).await;
+            // The pages are out of the program's reach, but stay.
+            return self.change(range, |entry| entry.with_key(new_key(entry.key())).hidden()).await;
         }
         // The right to store comes back with the next fault, which knows whether the page must be copied first.
-        self.change(range, |entry| entry.with_rights(rights(protection, entry.is_writable()))).await
-    }
-
-    /// Takes the pages of a range without any rights out of the program's reach, but keeps them.
-    async fn hide(&self, range: Range<usize>) -> Result<(), Errno> {
-        self.change(range, PageTableEntry::hidden).await
+        let execute = protection.contains(Protection::EXECUTE);
+        self.change(range, |entry| {
+            let write = entry.is_writable() && protection.contains(Protection::WRITE);
+            entry.with_rights(Rights { write, execute, key: new_key(entry.key()) })
+        })
+        .await
     }
 
     /// Changes the rights of all pages of a locked range, a table at a time; translations are flushed when the budget
     /// is exhausted, and at the end.
-    async fn change(
+    pub(super) async fn change(
         &self,
         range: Range<usize>,
         change: impl Fn(PageTableEntry) -> PageTableEntry,

@@ -19,9 +19,11 @@ mod ahead;
 mod attach;
 mod brk;
 mod call_places;
+mod domain;
 mod dump;
 mod fault;
 mod fork;
+mod keys;
 mod large;
 mod layout;
 mod limits;
@@ -45,6 +47,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_abi::boot::{KEY_PCID, KEY_SLOTS};
 use heddle_kernel_core::mapping::Mappings;
+use heddle_kernel_core::protection_key::SpaceKeys;
 use heddle_kernel_core::tlb::roots::Identity;
 use heddle_kernel_core::tlb::tags::Abilities;
 
@@ -64,14 +67,16 @@ use crate::memory::slots::Slot;
 use crate::memory::source::Object;
 use crate::memory::space::ahead::FaultAhead;
 use crate::memory::space::call_places::ProgramCalls;
+use crate::memory::space::keys::{GroupKey, KeysSeen};
 use crate::memory::space::limits::SpaceLimits;
 use crate::memory::space::lock::SpaceLock;
 use crate::memory::space::resident::Resident;
 use crate::memory::table::Root;
-use crate::memory::{counters, deferred_free, isolation, roots, shootdown, slots};
+use crate::memory::{counters, deferred_free, roots, shootdown, slots};
 use crate::sync::SpinLock;
 
 pub use crate::memory::space::fault::{FaultAccess, FaultError};
+pub use crate::memory::space::keys::KeyChange;
 pub use crate::memory::space::layout::SpaceLayout;
 pub use crate::memory::space::limits::FutureLocks;
 pub use crate::memory::space::list::MappingView;
@@ -135,6 +140,10 @@ struct SpaceState {
     pages: Option<Arc<Pages>>,
     /// Whether objects may be mapped of which a child gets others ([`MapSource::for_child`](crate::memory::MapSource)).
     has_attachments: bool,
+    /// The protection keys that the program has.
+    keys: SpaceKeys,
+    /// The group to which isolation by keys counts it.
+    group: Option<GroupKey>,
 }
 
 /// An address space.
@@ -166,6 +175,7 @@ pub struct Space {
     /// How many flushes were posted without waiting for them, and up to which of these a wait has completed since.
     unseen: AtomicU64,
     seen: AtomicU64,
+    keys: KeysSeen,
     lock: SpaceLock,
     calls: Option<Box<ProgramCalls>>,
     state: SpinLock<SpaceState>,
@@ -226,6 +236,8 @@ impl Space {
             slot,
             pages: None,
             has_attachments: false,
+            keys: keys::first_keys(),
+            group: None,
         };
         let space = Self::with_state(state, range, SpaceLimits::new(8 << 20))?;
         unmap::register(&space)?;
@@ -269,6 +281,7 @@ impl Space {
             threads: AtomicUsize::new(0),
             unseen: AtomicU64::new(0),
             seen: AtomicU64::new(0),
+            keys: KeysSeen::new(),
             lock: SpaceLock::new(),
             calls: None,
             state: SpinLock::new(state),
@@ -292,6 +305,8 @@ impl Space {
                 slot: None,
                 pages: None,
                 has_attachments: false,
+                keys: SpaceKeys::none(),
+                group: None,
             };
             Arc::new(Self::on_root(Root(paging::boot_root()), state, 0..0, SpaceLimits::new(0)))
         };
@@ -320,48 +335,6 @@ impl Space {
     #[must_use]
     pub fn slot(&self) -> Option<usize> {
         self.entry().map(|_| self.slot_number)
-    }
-
-    /// The space's isolation domain.
-    #[inline]
-    fn domain(&self) -> usize {
-        if !isolation::is_in_use() {
-            return isolation::EVERYTHING;
-        }
-        isolation::domain(self.isolation(), self.credentials(), self.identity())
-    }
-
-    /// The isolation that its program has chosen.
-    #[must_use]
-    pub fn isolation(&self) -> IsolationPolicy {
-        self.isolation.get()
-    }
-
-    /// The credentials of its program.
-    #[must_use]
-    pub fn credentials(&self) -> CredentialSet {
-        CredentialSet(self.credentials.load(Ordering::Relaxed))
-    }
-
-    /// Says whose program it is, and how that is isolated. Holds when a CPU looks at the space next: at once in a new
-    /// space, after [`Self::renew`] in another.
-    pub fn set_isolation(&self, credentials: CredentialSet, policy: IsolationPolicy) {
-        if policy != IsolationPolicy::Default {
-            isolation::note_choice();
-        }
-        self.credentials.store(credentials.0, Ordering::Relaxed);
-        self.isolation.set(policy);
-        // A space with a root of its own goes on without another look at it.
-        if mitigations::has_barrier() {
-            mitigations::forget_domains();
-        }
-    }
-
-    /// Makes all CPUs look anew at who may reach the space.
-    pub async fn renew(&self) {
-        if let Some(entry) = self.entry() {
-            self.withdraw(entry).await;
-        }
     }
 
     /// Where image, stack and mappings of a program go.

@@ -121,6 +121,7 @@ impl Space {
         &self,
         range: Range<usize>,
         protection: Protection,
+        new_key: impl Fn(u8) -> u8,
     ) -> Result<(), Errno> {
         let writes = protection.contains(Protection::WRITE);
         let forbidden = |mapping: &Mapping<Object>| writes && mapping.flags.contains(Flags::NEVER_WRITABLE);
@@ -143,7 +144,10 @@ impl Space {
         self.check_growth(&self.state.lock(), before, after)?;
         self.each_part(range, |state, part| {
             state.mappings.reserve(2)?;
-            state.mappings.change(part, |mapping| mapping.protection = protection);
+            state.mappings.change(part, |mapping| {
+                mapping.protection = protection;
+                mapping.key = new_key(mapping.key);
+            });
             state.note_promises();
             Ok(())
         })

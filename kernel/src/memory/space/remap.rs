@@ -9,7 +9,7 @@ use crate::error::Errno;
 use crate::memory::gather::Gather;
 use crate::memory::source::Object;
 use crate::memory::space::map::{GATHER_COST, Removed};
-use crate::memory::space::{Mapping, Placement, Space};
+use crate::memory::space::{Flags, MapRequest, Mapping, Placement, Space};
 use crate::sched::Budget;
 
 impl Space {
@@ -28,10 +28,13 @@ impl Space {
     ) -> Result<usize, Errno> {
         let round = |length: usize| length.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::EINVAL);
         let (old_length, new_length) = (round(old_length)?, round(new_length)?);
-        if new_length == 0 || old_length == 0 {
+        if new_length == 0 {
             return Err(Errno::EINVAL);
         }
-        let old = self.check_range(start, old_length).ok_or(Errno::EFAULT)?;
+        if self.state.lock().mappings.get(start).is_none() {
+            return Err(Errno::EFAULT);
+        }
+        let mut old = self.check_range(start, old_length).ok_or(Errno::EFAULT)?;
         if let Some(Placement::Fixed(target)) = placement {
             let end = target.checked_add(new_length).filter(|&end| end <= USER_END);
             let new = target..end.ok_or(Errno::EINVAL)?;
@@ -39,7 +42,19 @@ impl Space {
                 return Err(Errno::EINVAL);
             }
             self.reach(target, new_length).await?;
+            if old_length == 0 {
+                return self.map_again(start, new_length, Some(Placement::Fixed(target))).await;
+            }
+            if new_length < old_length {
+                // As on Linux, what is in the way and what is too much goes first, whatever the rest is.
+                self.unmap(target, new_length).await?;
+                self.unmap(start + new_length, old_length - new_length).await?;
+                old.end = start + new_length;
+            }
             return self.relocate(old, new, true, keep_old).await;
+        }
+        if old_length == 0 {
+            return self.map_again(start, new_length, placement).await;
         }
         if !keep_old && new_length <= old_length {
             if new_length < old_length {
@@ -60,6 +75,33 @@ impl Space {
                 result => return result,
             }
         }
+    }
+
+    /// Maps what a shared mapping has at an address once more: mremap(2) with an old length of 0.
+    async fn map_again(
+        &self,
+        start: usize,
+        length: usize,
+        placement: Option<Placement>,
+    ) -> Result<usize, Errno> {
+        let mapping = {
+            let state = self.state.lock();
+            state.mappings.get(start).cloned().ok_or(Errno::EFAULT)?
+        };
+        if !mapping.flags.contains(Flags::SHARED) {
+            return Err(Errno::EINVAL);
+        }
+        let request = MapRequest {
+            placement: placement.ok_or(Errno::ENOMEM)?,
+            length,
+            protection: mapping.protection,
+            // A limit on locked memory was not asked.
+            flags: mapping.flags - Flags::LOCKED,
+            offset: mapping.offset_of(start),
+            key: Some(mapping.key),
+            object: mapping.backing,
+        };
+        self.map(request).await
     }
 
     /// The one mapping that covers `range`.

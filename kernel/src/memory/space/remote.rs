@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::arch::paging;
-use crate::arch::paging::PAGE_SIZE;
+use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::PageRef;
 use crate::memory::gather::Gather;
@@ -16,8 +16,7 @@ use crate::memory::oom::Shortage;
 use crate::memory::raw::FrameSlice;
 use crate::memory::source::Object;
 use crate::memory::space::lock::SpaceGuard;
-use crate::memory::space::{Flags, Mapping, Protection, Space, fault, resident};
-use crate::memory::user::PageFault;
+use crate::memory::space::{FaultAccess, Flags, Mapping, Protection, Space, fault, resident};
 
 /// Whether the rights of a mapping count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +181,7 @@ impl Space {
     /// Grows a stack for a page that is not mapped. It does not wait for memory.
     async fn reach_page(&self, page: usize) -> Result<(), Errno> {
         if self.mapping_of(page).is_none() {
-            self.fault_in_until(PageFault { address: page, write: false }, || true).await?;
+            self.fault(page, FaultAccess { is_remote: true, ..FaultAccess::default() }, || true).await?;
         }
         Ok(())
     }
@@ -191,8 +190,8 @@ impl Space {
     fn try_reach(&self, address: usize) -> TryResult<SpaceGuard<'_>> {
         let page = address & !(PAGE_SIZE - 1);
         if self.mapping_of(page).is_none() {
-            let grown = self.try_fault_in(PageFault { address: page, write: false });
-            grown.ok_or(TryError::WouldBlock)??;
+            let grown = self.try_fault(page, FaultAccess { is_remote: true, ..FaultAccess::default() });
+            grown.ok_or(TryError::WouldBlock)?.map_err(Errno::from)?;
         }
         self.lock.try_lock(page..page + PAGE_SIZE)?.ok_or(TryError::WouldBlock)
     }
@@ -214,7 +213,10 @@ impl Space {
         let pages = address & !(PAGE_SIZE - 1)..end.next_multiple_of(PAGE_SIZE);
         let Ok(Some(_guard)) = self.lock.try_lock(pages.clone()) else { return 0 };
         // All or nothing: what is filled is the reader's alone, and the rest of a record may become another's.
-        if pages.step_by(PAGE_SIZE).any(|page| self.root().look_to_store(page).is_none()) {
+        // A page with a key of its own may be one that the reader has no right to.
+        let is_missing =
+            |entry: Option<PageTableEntry>| entry.is_none_or(|entry| entry.key() != self.group_key());
+        if pages.step_by(PAGE_SIZE).any(|page| is_missing(self.root().look_to_store(page))) {
             return 0;
         }
         let mut done = 0;

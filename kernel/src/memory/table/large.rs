@@ -27,7 +27,7 @@ impl LargeEntry for PageTableEntry {
     }
     #[inline]
     fn with_stores(self) -> Self {
-        Self::large_page(self.physical(), true)
+        Self::large_page(self.physical(), true, self.key())
     }
 }
 
@@ -115,14 +115,14 @@ impl Root {
         }
     }
 
-    /// Maps a large page, to which the program may store. All of its addresses are locked, and their place is empty.
+    /// Maps a large page with a protection key, to which the program may store. All of its addresses are locked, and their place is empty.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn map_large(self, address: usize, page: LargeFrame) -> Result<(), Errno> {
+    pub fn map_large(self, address: usize, page: LargeFrame, key: u8) -> Result<(), Errno> {
         let slot = self.make_middle(address)?;
         debug_assert!(!load::<PageTableEntry>(slot).is_present());
-        store(slot, PageTableEntry::large_page(page.into_physical(), true));
+        store(slot, PageTableEntry::large_page(page.into_physical(), true, key));
         Ok(())
     }
 

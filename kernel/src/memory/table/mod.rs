@@ -23,6 +23,7 @@ mod owned;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use heddle_kernel_core::mapping::{Mapping, Protection};
 use heddle_kernel_core::tlb::leaf_table;
 use heddle_kernel_core::tlb::leaf_table::{GROUP, Owned, each_occupied, is_group_empty, load, store};
 
@@ -564,10 +565,12 @@ pub fn release(physical: u64, level: usize) {
     leaf_table::release(&TableMachine, physical, level);
 }
 
-/// Rights of a page under a mapping's protection.
-pub const fn rights(protection: heddle_kernel_core::mapping::Protection, write: bool) -> Rights {
+/// Rights of a page of a mapping.
+pub const fn rights<B>(mapping: &Mapping<B>, write: bool) -> Rights {
+    let protection = mapping.protection;
     Rights {
-        write: write && protection.contains(heddle_kernel_core::mapping::Protection::WRITE),
-        execute: protection.contains(heddle_kernel_core::mapping::Protection::EXECUTE),
+        write: write && protection.contains(Protection::WRITE),
+        execute: protection.contains(Protection::EXECUTE),
+        key: mapping.key,
     }
 }

@@ -48,6 +48,18 @@ pub fn parse_own(address: &SocketAddress, is_v6: bool) -> Result<Endpoint, Errno
     parse(address, is_v6)
 }
 
+/// As [`parse`], for datagrams, which a socket of IPv6 sends to IPv4, too, unless it is one of IPv6 only.
+///
+/// # Errors
+/// As for [`parse`].
+pub fn parse_peer(address: &SocketAddress, is_v6: bool, is_only_v6: bool) -> Result<Endpoint, Errno> {
+    if !is_v6 || address.family() != net::AF_INET {
+        return parse(address, is_v6);
+    }
+    let endpoint = parse(address, false)?;
+    if is_only_v6 { Err(Errno::EAFNOSUPPORT) } else { Ok(endpoint) }
+}
+
 /// Reads an address of IPv4, whatever its family says.
 ///
 /// # Errors

@@ -88,6 +88,9 @@ impl InetSocket {
             message.address = Some(address::encode(datagram.source, self.is_v6));
         }
         let options = self.options();
+        if let Some((kind, time)) = self.last_arrival.read(datagram, options) {
+            put(message, net::SOL_SOCKET, kind, &time);
+        }
         let wants = Options::is_on;
         match datagram.destination {
             IpAddr::V4(destination) => {

@@ -1,12 +1,16 @@
 //! Internet sockets, ip(7), ipv6(7), tcp(7), udp(7), raw(7): what Linux's programs see of the TCP/IP engine.
 
 mod address;
+mod arrival;
 mod control;
 mod device;
 pub mod dhcp;
+mod errors;
+mod interfaces;
 mod options;
 pub mod platform;
 pub mod settings;
+mod tcp_options;
 
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -62,36 +66,8 @@ pub struct InetSocket {
     is_client: AtomicBool,
     /// As a client, it has sent something since it received all that came.
     is_asking: AtomicBool,
-}
-
-impl From<InetError> for Errno {
-    fn from(error: InetError) -> Self {
-        match error {
-            InetError::AddressInUse => Self::EADDRINUSE,
-            InetError::AddressNotAvailable => Self::EADDRNOTAVAIL,
-            InetError::FamilyNotSupported => Self::EAFNOSUPPORT,
-            InetError::AlreadyConnecting => Self::EALREADY,
-            InetError::ConnectionAborted => Self::ECONNABORTED,
-            InetError::ConnectionRefused => Self::ECONNREFUSED,
-            InetError::ConnectionReset => Self::ECONNRESET,
-            InetError::DestinationRequired => Self::EDESTADDRREQ,
-            InetError::HostUnreachable => Self::EHOSTUNREACH,
-            InetError::InProgress => Self::EINPROGRESS,
-            InetError::Invalid => Self::EINVAL,
-            InetError::IsConnected => Self::EISCONN,
-            InetError::MessageTooLong => Self::EMSGSIZE,
-            InetError::NetworkUnreachable => Self::ENETUNREACH,
-            InetError::NoMemory => Self::ENOMEM,
-            InetError::NoBuffers => Self::ENOBUFS,
-            InetError::ProtocolNotAvailable => Self::ENOPROTOOPT,
-            InetError::NotConnected => Self::ENOTCONN,
-            InetError::NotSupported => Self::EOPNOTSUPP,
-            InetError::Access => Self::EACCES,
-            InetError::BrokenPipe => Self::EPIPE,
-            InetError::TimedOut => Self::ETIMEDOUT,
-            InetError::WouldBlock => Self::EAGAIN,
-        }
-    }
+    /// Of datagrams.
+    last_arrival: arrival::LastArrival,
 }
 
 impl From<InetError> for TryError {
@@ -186,6 +162,7 @@ impl InetSocket {
             send_timeout_ns: AtomicU64::new(0),
             receive_timeout_ns: AtomicU64::new(0),
             is_client: AtomicBool::new(false),
+            last_arrival: arrival::LastArrival::new(),
             is_asking: AtomicBool::new(false),
         })
     }
@@ -323,7 +300,8 @@ impl ProtocolSocket for InetSocket {
             (net::AF_UNSPEC, _) => None,
             // One that has started a connection tells of that before it looks at an address.
             (_, Transport::Tcp(socket)) if socket.has_started() => Some(socket.peer()),
-            _ => Some(address::parse(address, self.is_v6)?),
+            (_, Transport::Tcp(_)) => Some(address::parse(address, self.is_v6)?),
+            _ => Some(address::parse_peer(address, self.is_v6, Options::is_on(&self.options().only_v6))?),
         };
         self.is_client.store(endpoint.is_some(), Ordering::Relaxed);
         match (&self.transport, endpoint) {
@@ -562,6 +540,10 @@ impl File for InetSocket {
             (Transport::Udp(socket), ioctl::FIONREAD) => socket.next_length(),
             (Transport::Raw(socket), ioctl::FIONREAD) => socket.next_length(),
             (Transport::Udp(_) | Transport::Raw(_), ioctl::TIOCOUTQ) => 0,
+            (Transport::Udp(_) | Transport::Raw(_), net::SIOCGSTAMP_OLD | net::SIOCGSTAMPNS_OLD) => {
+                crate::call::put(call, argument, &self.last_arrival.tell(self.options(), request)?)?;
+                return Ok(0);
+            }
             _ => {
                 let about_interfaces = device_ioctl::carry_out(call, &self.namespace, request, argument);
                 return about_interfaces.unwrap_or(Err(Errno::ENOTTY.into()));

@@ -6,10 +6,15 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use heddle_inet::ip::protocol;
 use heddle_inet::options::Options;
 use heddle_inet::settings::Settings;
+use heddle_inet::tcp::TcpState;
 use linux_raw_sys::{general as linux, net};
 
 use crate::error::Errno;
+use crate::net::inet::arrival;
+use crate::net::inet::interfaces::{bind_interface, bound_interface, has_interface, set_multicast_address};
+use crate::net::inet::tcp_options::{linger2, segment_limit, tcp_info};
 use crate::net::inet::{InetSocket, Transport};
+use crate::net::interface::with_network;
 use crate::net::protocol::OptionValue;
 use crate::process::Thread;
 use crate::time::NS_PER_SECOND;
@@ -31,12 +36,14 @@ const RECEIVE_BUFFER_SET: u32 = 2;
 const ECN_MASK: u32 = 3;
 /// The bytes of the name of a way of congestion control as it is told.
 const CONGESTION_NAME_BYTES: usize = 16;
-/// `TCP_MAXSEG` before there is a connection, and the bounds of what it can be set to.
-const SEGMENT_DEFAULT: u32 = 536;
+/// The bounds of what `TCP_MAXSEG` can be set to.
 const SEGMENT_MIN: u32 = 88;
 const SEGMENT_MAX: u32 = 32_767;
 /// The largest number of seconds of `TCP_LINGER2`.
 const LINGER2_MAX: i32 = 120;
+
+/// The smallest `TCP_WINDOW_CLAMP`.
+const WINDOW_CLAMP_MIN: u32 = RECEIVE_BUFFER_MIN / 2;
 
 /// The level of `ICMP_FILTER`, which is `SOL_RAW`, and the options; `linux-raw-sys` leaves them out.
 const SOL_ICMP_FILTER_LEVEL: u32 = net::SOL_RAW;
@@ -62,7 +69,6 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_SOCKET, net::SO_BROADCAST) => Flag(&options.broadcast),
         (net::SOL_SOCKET, net::SO_KEEPALIVE) => Flag(&options.keep_alive),
         (net::SOL_SOCKET, net::SO_OOBINLINE) => Flag(&options.out_of_band_inline),
-        (net::SOL_SOCKET, net::SO_TIMESTAMP) => Flag(&options.timestamp),
         (net::SOL_SOCKET, net::SO_DONTROUTE) => Flag(&options.no_route),
         (net::SOL_SOCKET, net::SO_NO_CHECK) => Flag(&options.no_check),
         (net::SOL_SOCKET, net::SO_PASSCRED) => Flag(&options.pass_credentials),
@@ -78,7 +84,6 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_TCP, net::TCP_KEEPCNT) if is_tcp => Number(&options.keep_count, 1, 127),
         (net::SOL_TCP, net::TCP_SYNCNT) if is_tcp => Number(&options.syn_count, 1, 127),
         (net::SOL_TCP, net::TCP_USER_TIMEOUT) if is_tcp => Number(&options.user_timeout, 0, i32::MAX as u32),
-        (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => Number(&options.window_clamp, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_FASTOPEN) if is_tcp => Number(&options.fast_open, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_FASTOPEN_CONNECT) if is_tcp => Flag(&options.fast_open_connect),
         (net::SOL_TCP, net::TCP_NOTSENT_LOWAT) if is_tcp => Number(&options.unsent_low_water, 0, u32::MAX),
@@ -177,6 +182,7 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
     };
     let number = match (level, name) {
         (net::SOL_SOCKET, net::SO_TYPE) => kind(socket),
+        (net::SOL_SOCKET, net::SO_TIMESTAMP | net::SO_TIMESTAMPNS) => arrival::option(options, name),
         (net::SOL_SOCKET, net::SO_DOMAIN) => {
             if socket.is_v6 {
                 net::AF_INET6
@@ -235,14 +241,28 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             0 => Settings::get(&socket.namespace.engine()?.settings.ttl),
             ttl => ttl,
         },
+        (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => Options::get(&options.window_clamp),
+        (net::SOL_IP, net::IP_MULTICAST_IF) => Options::get(&options.multicast_address),
+        (net::SOL_IPV6, net::IPV6_MULTICAST_IF) => Options::get(&options.multicast_interface),
+        (net::SOL_SOCKET, net::SO_BINDTODEVICE) => return Ok(bound_interface(socket)),
         (net::SOL_IP, net::IP_MULTICAST_TTL) => Options::get(&options.multicast_ttl),
         (net::SOL_IP, net::IP_HDRINCL) => Options::get(&options.header_included),
         (net::SOL_IP, net::IP_MTU) => {
             let tcp = tcp.filter(|tcp| tcp.remote().is_ok()).ok_or(Errno::ENOTCONN)?;
             tcp.segment_bytes() as u32 + if tcp.local().address.is_ipv4() { 40 } else { 60 }
         }
-        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) => match &socket.transport {
+        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) if !socket.is_v6 => match &socket.transport {
             Transport::Raw(raw) => raw.filter()[0],
+            _ => return Err(Errno::ENOPROTOOPT),
+        },
+        (net::SOL_ICMPV6, ICMP6_FILTER) => match &socket.transport {
+            Transport::Raw(raw) => {
+                let mut bytes = [0; 32];
+                for (place, word) in bytes.chunks_exact_mut(4).zip(raw.filter()) {
+                    place.copy_from_slice(&word.to_ne_bytes());
+                }
+                return Ok(OptionValue::new(&bytes));
+            }
             _ => return Err(Errno::ENOPROTOOPT),
         },
         (net::SOL_IP, net::IP_OPTIONS) => return Ok(OptionValue::new(&[])),
@@ -389,8 +409,10 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
         net::SO_BSDCOMPAT | net::SO_INCOMING_CPU => {
             int(value, level)?;
         }
-        // The one device that a name could bind to is the one that is used anyway.
-        net::SO_BINDTODEVICE => {}
+        net::SO_TIMESTAMP | net::SO_TIMESTAMPNS => {
+            arrival::set_option(options, name, int(value, level)? != 0)
+        }
+        net::SO_BINDTODEVICE => bind_interface(socket, value)?,
         net::SO_DETACH_FILTER => return Err(Errno::ENOENT),
         _ => return Err(Errno::ENOPROTOOPT),
     }
@@ -490,7 +512,9 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             }
             _ => return Err(Errno::ENOPROTOOPT),
         },
-        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) | (net::SOL_ICMPV6, ICMP6_FILTER) => {
+        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) | (net::SOL_ICMPV6, ICMP6_FILTER)
+            if (level == net::SOL_ICMPV6) == socket.is_v6 =>
+        {
             let Transport::Raw(raw) = &socket.transport else { return Err(Errno::ENOPROTOOPT) };
             let mut filter = [0; 8];
             for (place, word) in filter.iter_mut().zip(value.chunks_exact(4)) {
@@ -509,6 +533,10 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             let group = value.first_chunk::<4>().ok_or(Errno::EINVAL)?;
             let interface =
                 value.get(8..12).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word));
+            let address = value.get(4..).and_then(<[u8]>::first_chunk::<4>).copied().unwrap_or_default();
+            if !has_interface(socket, interface, address) {
+                return Err(Errno::ENODEV);
+            }
             let group = IpAddr::V4(Ipv4Addr::from(*group));
             socket.join(group, interface, name == net::IP_ADD_MEMBERSHIP)?;
         }
@@ -519,11 +547,24 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             let group = IpAddr::V6(Ipv6Addr::from(*group));
             socket.join(group, interface, name == net::IPV6_ADD_MEMBERSHIP)?;
         }
-        // There is one interface over which groups are reached.
-        (net::SOL_IP, net::IP_MULTICAST_IF) | (net::SOL_IPV6, net::IPV6_MULTICAST_IF) if !is_tcp => {
-            if value.len() < 4 {
+        // There is one interface over which groups are reached, whichever is named.
+        (net::SOL_IP, net::IP_MULTICAST_IF) if !is_tcp => set_multicast_address(socket, value)?,
+        (net::SOL_IPV6, net::IPV6_MULTICAST_IF) if !is_tcp => {
+            let index = int(value, level)?;
+            if index != 0 && !with_network(&socket.namespace, |network| network.by_index(index).is_some()) {
+                return Err(Errno::ENODEV);
+            }
+            options.multicast_interface.store(index, Ordering::Relaxed);
+        }
+        (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => {
+            let Transport::Tcp(tcp) = &socket.transport else { return Err(Errno::ENOPROTOOPT) };
+            let asked = int(value, level)?;
+            if asked == 0 && tcp.tcp_state() != TcpState::Close {
                 return Err(Errno::EINVAL);
             }
+            let clamp = if asked == 0 { 0 } else { asked.max(WINDOW_CLAMP_MIN) };
+            options.window_clamp.store(clamp, Ordering::Relaxed);
+            socket.option_changed(level, name);
         }
         (net::SOL_IPV6, net::IPV6_V6ONLY) => {
             let flag = int(value, level)?;
@@ -557,41 +598,4 @@ fn timeout_ns(value: &[u8]) -> Result<u64, Errno> {
     } else {
         seconds.saturating_mul(NS_PER_SECOND).saturating_add(microseconds * 1000)
     })
-}
-
-/// `TCP_LINGER2`: that of the socket, or the setting.
-fn linger2(socket: &InetSocket) -> Result<u32, Errno> {
-    Ok(match socket.options().linger2.load(Ordering::Relaxed) {
-        0 => Settings::get(&socket.namespace.engine()?.settings.fin_timeout),
-        seconds => seconds as u32,
-    })
-}
-
-/// `TCP_MAXSEG`: that of the connection, or what was asked for, or the default.
-fn segment_limit(tcp: &heddle_inet::tcp::TcpSocket<crate::net::inet::platform::Kernel>) -> u32 {
-    match Options::get(&tcp.options.max_segment) {
-        _ if tcp.remote().is_ok() => tcp.segment_bytes() as u32,
-        0 => SEGMENT_DEFAULT,
-        asked => asked,
-    }
-}
-
-/// `struct tcp_info`, as far as there is something to tell.
-fn tcp_info(tcp: &heddle_inet::tcp::TcpSocket<crate::net::inet::platform::Kernel>) -> OptionValue {
-    let progress = tcp.progress();
-    let mut bytes = [0; size_of::<net::tcp_info>()];
-    bytes[0] = tcp.tcp_state() as u8;
-    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-    put(core::mem::offset_of!(net::tcp_info, tcpi_rto), &204_000_u32.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_mss), &(tcp.segment_bytes() as u32).to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_rcv_mss), &(tcp.segment_bytes() as u32).to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_pmtu), &65_535_u32.to_ne_bytes());
-    let pace = progress.pace;
-    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_cwnd), &pace.window.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_ssthresh), &pace.threshold.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_rtt), &((pace.round_trip_ns / 1000) as u32).to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_acked), &progress.sent.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_received), &progress.received.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_sent), &progress.sent.to_ne_bytes());
-    OptionValue::new(&bytes)
 }

@@ -8,6 +8,7 @@ mod ending;
 mod identity;
 mod registers;
 mod resources;
+mod rings;
 mod scheduling;
 mod signals;
 mod tracing;
@@ -15,6 +16,7 @@ mod user_pages;
 mod wake;
 
 use alloc::sync::Arc;
+use heddle_kernel_core::protection_key::KeyRights;
 use heddle_kernel_core::signal::SignalSet;
 
 use crate::arch::FloatState;
@@ -25,6 +27,7 @@ use crate::process::namespaces::Namespaces;
 use crate::process::rseq::RseqRegistration;
 use crate::process::{Credentials, Process};
 use crate::sched::Parameters;
+use crate::signal::PendingWork;
 
 pub(in crate::process) use crate::process::thread::accounting::UsageCounters;
 pub use crate::process::thread::accounting::UsageCounts;
@@ -45,6 +48,7 @@ pub struct Thread {
     accounting: accounting::ThreadAccounting,
     ending: ending::Ending,
     tracing: tracing::Tracing,
+    rings: rings::ThreadRings,
     /// rseq(2).
     pub restartable: RseqRegistration,
 }
@@ -65,6 +69,7 @@ pub struct Parts {
     pub scheduling: Parameters,
     pub account: heddle_kernel_core::fairness::Account,
     pub float: FloatState,
+    pub key_rights: KeyRights,
 }
 
 impl Thread {
@@ -89,13 +94,17 @@ impl Thread {
             ),
             signals: signals::Signals::new(parts.blocked),
             wake: wake::Wake::new(parts.tid)?,
-            registers: registers::ProgramRegisters::new(parts.float),
+            registers: registers::ProgramRegisters::new(parts.float, parts.key_rights),
             scheduling: scheduling::Scheduling::new(parts.scheduling, parts.account),
             accounting: accounting::ThreadAccounting::default(),
             ending: ending::Ending::default(),
             tracing: tracing::Tracing::default(),
+            rings: rings::ThreadRings::default(),
             restartable: RseqRegistration::new(),
         })?;
+        if parts.key_rights != KeyRights::INITIAL {
+            thread.add_work(PendingWork::KEYS);
+        }
         thread.announce_rank();
         Ok(thread)
     }

@@ -1,9 +1,11 @@
 //! The state with which a thread returns to its program: registers, and results that are stored late.
 
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::arch::{FloatState, UserContext, direct};
+use heddle_kernel_core::protection_key::KeyRights;
+
+use crate::arch::{FloatState, UserContext, direct, protection_key};
 use crate::call::Restart;
 use crate::error::Errno;
 use crate::process::Thread;
@@ -21,16 +23,19 @@ pub(super) struct ProgramRegisters {
     restart: SpinLock<Option<Restart>>,
     /// Results that found their page missing, with their addresses.
     late: DeferredCopyOut,
+    /// The rights to protection keys, while the thread's turn does not go on.
+    key_rights: AtomicU32,
 }
 
 impl ProgramRegisters {
-    pub(super) fn new(float: FloatState) -> Self {
+    pub(super) fn new(float: FloatState, key_rights: KeyRights) -> Self {
         Self {
             float: SpinLock::new(float),
             float_stale: AtomicBool::new(true),
             next_context: SpinLock::new(None),
             restart: SpinLock::new(None),
             late: DeferredCopyOut::default(),
+            key_rights: AtomicU32::new(key_rights.0),
         }
     }
 }
@@ -48,6 +53,35 @@ impl Thread {
             self.registers.float.lock().restore();
             self.registers.float_stale.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Keeps the rights to protection keys that the CPU's register has: at the end of the thread's turn.
+    #[inline]
+    pub fn save_key_rights(&self) {
+        if let Some(rights) = protection_key::take_rights() {
+            self.set_key_rights(rights);
+        }
+    }
+
+    /// Gives the CPU's register the thread's rights, if they were kept: at the start of a turn.
+    pub fn load_key_rights(&self) {
+        if self.work().contains(PendingWork::KEYS) {
+            self.remove_work(PendingWork::KEYS);
+            let kept = self.registers.key_rights.swap(KeyRights::INITIAL.0, Ordering::Relaxed);
+            protection_key::set_rights(KeyRights(kept));
+        }
+    }
+
+    /// Gives a thread rights to protection keys whose turn does not go on.
+    pub fn set_key_rights(&self, rights: KeyRights) {
+        self.registers.key_rights.store(rights.0, Ordering::Relaxed);
+        self.add_work(PendingWork::KEYS);
+    }
+
+    /// The rights of a thread whose turn does not go on.
+    #[must_use]
+    pub fn key_rights(&self) -> KeyRights {
+        KeyRights(self.registers.key_rights.load(Ordering::Relaxed))
     }
 
     /// Stores a result of a call whose effects are done, so that it must not start again. A page that has become

@@ -63,6 +63,7 @@ pub fn io_setup(call: &mut Call<'_>) -> SyscallResult {
             flags: Flags::SHARED,
             object: Backing::Source(context.clone()),
             offset: 0,
+            key: None,
         };
         let address = space.map(request).await?;
         let stored = caller.resolve(|space| space.write_bytes(result, &address.to_ne_bytes())).await;

@@ -80,7 +80,12 @@ pub fn getsockopt(call: &mut Call<'_>) -> SyscallResult {
         let given = if has_more { u32::from_ne_bytes(get(call, call.word(3))?) } else { 0 };
         let value = socket.option_about(call.uint(1), call.uint(2), given)?;
         let bytes = value.as_slice();
-        let bytes = &bytes[..bytes.len().min(room)];
+        // Small numbers of IP fit into a byte where there is no room for an `int`.
+        let is_byte = call.uint(1) == net::SOL_IP
+            && call.uint(2) != net::IP_MULTICAST_IF
+            && (1..size_of::<u32>()).contains(&room)
+            && bytes.first_chunk().is_some_and(|word| u32::from_ne_bytes(*word) <= u8::MAX.into());
+        let bytes = &bytes[..bytes.len().min(if is_byte { 1 } else { room })];
         put(call, call.word(3), bytes)?;
         put(call, call.word(4), &(bytes.len() as u32).to_ne_bytes())?;
         return Ok(0.into());

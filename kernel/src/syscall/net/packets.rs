@@ -13,7 +13,9 @@ use crate::net::protocol::{Incoming, Outgoing, ProtocolSocket, SocketAddress};
 use crate::syscall::fs::read_write::many;
 use crate::syscall::fs::transfer::{Segments, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, get, get_bytes};
-use crate::syscall::net::message::{CONTROL_LIMIT, MessageFields, get_header, message_fields, too_many};
+use crate::syscall::net::message::{
+    CONTROL_LIMIT, MessageFields, get_header, message_fields, room_of_name, too_many,
+};
 use crate::syscall::net::socket::{ADDRESS_LIMIT, get_address_bytes, manner};
 use crate::syscall::{Call, SyscallResult};
 use crate::wait::operation::{Operation, Step};
@@ -287,8 +289,11 @@ impl Operation for ReceivePackets {
 pub fn recvfrom(call: &Call<'_>, (open, socket): Target) -> SyscallResult {
     let segment = IoSegment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
     let (name, length_at) = (call.word(4), call.word(5));
-    let name_room =
-        if name == 0 || length_at == 0 { 0 } else { u32::from_ne_bytes(get(call, length_at)?) as usize };
+    let name_room = if name == 0 || length_at == 0 {
+        0
+    } else {
+        room_of_name(i32::from_ne_bytes(get(call, length_at)?))?
+    };
     let places = MessageFields {
         name,
         name_room: name_room.min(ADDRESS_LIMIT),

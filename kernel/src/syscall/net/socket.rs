@@ -352,6 +352,9 @@ impl Accept {
             return Ok(0);
         }
         space.read_bytes(self.length_at, &mut room)?;
+        if i32::from_ne_bytes(room) < 0 {
+            return Err(Errno::EINVAL.into());
+        }
         space.probe_write(self.length_at, 4)?;
         let room = u32::from_ne_bytes(room) as usize;
         space.probe_write(self.address, room.min(ADDRESS_LIMIT))?;

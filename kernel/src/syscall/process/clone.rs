@@ -7,7 +7,7 @@ use heddle_kernel_core::signal::Signal;
 use heddle_kernel_core::signal_state::TraceEvent;
 use linux_raw_sys::general as linux;
 
-use crate::arch::UserContext;
+use crate::arch::{UserContext, protection_key};
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{DescriptorTable, Directories, StatusFlags};
@@ -526,6 +526,7 @@ fn make(
         scheduling,
         account,
         float,
+        key_rights: protection_key::rights(),
     })?;
     child.set_user_task(task);
     inherit(parent, &child, request);

@@ -21,7 +21,7 @@ pub fn set(call: &Call<'_>) -> SyscallResult {
     }
     let (thread, space) = (call.thread, call.thread.space());
     let (old, new) = (isolation::of_program(space.isolation()), isolation::of_program(policy));
-    if (new as u8) < old as u8 && !thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+    if new.strength() < old.strength() && !thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM.into());
     }
     space.set_isolation(space.credentials(), policy);

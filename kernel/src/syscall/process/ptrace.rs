@@ -1,11 +1,13 @@
 //! ptrace(2).
 
 use alloc::sync::Arc;
+use heddle_kernel_core::protection_key::KeyRights;
 use heddle_kernel_core::signal::{Information, Signal, SignalSet};
 use heddle_kernel_core::signal_state::{Resume, StopKind, TraceOptions, TraceStop};
 use linux_raw_sys::ptrace as requests;
 
-use crate::arch::{UserContext, debug};
+use crate::arch::float::{key_rights_place, with_key_rights};
+use crate::arch::{UserContext, debug, float, protection_key};
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
 use crate::memory::space::RemoteAccess;
@@ -300,7 +302,8 @@ impl TraceRequest {
     fn set_float(&self, bytes: &[u8]) -> Result<(), Errno> {
         self.tracee.with_float(|float| {
             let mut whole = fallible::try_to_vec(float.as_bytes())?;
-            whole[..bytes.len()].copy_from_slice(bytes);
+            let length = bytes.len().min(whole.len());
+            whole[..length].copy_from_slice(&bytes[..length]);
             float.set_bytes(&whole);
             Ok(())
         })
@@ -397,7 +400,7 @@ impl TraceRequest {
         let (size, unit) = match self.address {
             GENERAL => (debug::REGISTER_WORDS * WORD, WORD),
             FLOAT => (FLOAT_HEAD_BYTES, 4),
-            EXTENDED => (self.tracee.with_float(|float| float.as_bytes().len()), WORD),
+            EXTENDED => (float::visible_bytes(), WORD),
             _ => return Err(Errno::EINVAL.into()),
         };
         if !length.is_multiple_of(unit) {
@@ -419,12 +422,12 @@ impl TraceRequest {
                 self.set_registers(&words[..length / WORD])?;
             }
             (_, true) => {
-                let bytes = self.tracee.with_float(|float| fallible::try_to_vec(float.as_bytes()))?;
-                let mut bytes = bytes;
+                let rights = self.tracee.key_rights();
+                let mut bytes = self.tracee.with_float(|float| with_key_rights(float.as_bytes(), rights))?;
                 if self.address == EXTENDED {
                     // Where Linux says which components there are.
                     bytes[SOFTWARE_OFFSET..SOFTWARE_OFFSET + WORD]
-                        .copy_from_slice(&debug::components().to_ne_bytes());
+                        .copy_from_slice(&float::visible_components().to_ne_bytes());
                 }
                 space.write_bytes(base, &bytes[..length])?;
             }
@@ -436,6 +439,13 @@ impl TraceRequest {
                 let mut bytes = fallible::try_filled(0, length)?;
                 space.read_bytes(base, &mut bytes)?;
                 self.set_float(&bytes)?;
+                if set == EXTENDED && protection_key::are_on() {
+                    // As the processor does, Linux takes what is missing for 0.
+                    let place =
+                        key_rights_place(&bytes).and_then(|offset| bytes.get(offset..)?.first_chunk());
+                    self.tracee
+                        .set_key_rights(KeyRights(place.map_or(0, |&bytes| u32::from_ne_bytes(bytes))));
+                }
             }
         }
         space.write(self.data.wrapping_add(WORD), &(length as u64))?;

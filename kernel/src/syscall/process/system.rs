@@ -355,6 +355,12 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_MCE_KILL_GET => return Ok((thread.failure_policy() as usize).into()),
         prctl::PR_GET_SPECULATION_CTRL => return Ok((speculation(call)? as usize).into()),
         prctl::PR_SET_SPECULATION_CTRL => set_speculation(call)?,
+        // A program's own layout stays what it is.
+        prctl::PR_SET_MM
+            if call.word(4) == 0 && !thread.credentials().is_capable(linux::CAP_SYS_RESOURCE) =>
+        {
+            return Err(Errno::EPERM.into());
+        }
         prctl::PR_SET_TIMERSLACK => thread.set_timer_slack_ns(argument as u64),
         prctl::PR_GET_TIMERSLACK => return Ok((thread.timer_slack_ns() as usize).into()),
         _ => return Err(Errno::EINVAL.into()),

@@ -51,6 +51,8 @@ struct CompletionState {
     tail: u32,
     /// How many there have been, but for those of timeouts, with those without room.
     counted: u64,
+    /// How many timeouts have ended by themselves, the others.
+    timeouts: u64,
     /// Without room.
     overflow: VecDeque<Completion>,
     /// Put into the ring once the submitter asks for events (`IORING_SETUP_DEFER_TASKRUN`).
@@ -135,6 +137,7 @@ impl Uring {
     fn enter_completion(&self, completion: Completion, origin: Origin, is_counted: bool) {
         let mut state = self.completions.state.lock();
         state.counted += u64::from(is_counted);
+        state.timeouts += u64::from(!is_counted);
         let is_deferred = self.setup & IORING_SETUP_DEFER_TASKRUN != 0 && origin == Origin::Elsewhere;
         if is_deferred && state.deferred.try_reserve(1).is_ok() {
             push_back_reserved(&mut state.deferred, completion);
@@ -181,6 +184,11 @@ impl Uring {
     /// How many completions there have been, but for those of timeouts.
     pub fn counted(&self) -> u64 {
         self.completions.state.lock().counted
+    }
+
+    /// How many timeouts have ended by themselves.
+    pub fn timeouts(&self) -> u64 {
+        self.completions.state.lock().timeouts
     }
 
     /// Whether a completion was lost since the last question.

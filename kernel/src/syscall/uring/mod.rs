@@ -7,7 +7,7 @@
 //!   files; [`poll`], [`timeout`], [`cancel`], [`message_ring`].
 //! - [`request`]: chains of entries and their coroutine; [`completions`]: what becomes of their results.
 //! - [`submit`]: io_uring_enter(2); [`poller`]: the coroutine that takes submissions without it.
-//! - [`register`]: io_uring_register(2); [`resources`], [`provided`]: what is registered.
+//! - [`register`]: io_uring_register(2); [`resources`], [`provided`], [`registered_rings`]: what is registered.
 
 mod cancel;
 mod completions;
@@ -19,6 +19,7 @@ mod poller;
 mod provided;
 pub mod register;
 mod register_resources;
+mod registered_rings;
 mod request;
 mod resources;
 mod ring;

@@ -51,7 +51,7 @@ pub fn add(
     active.events.store(sqe.op_flags, Ordering::Relaxed);
     // The watch stands when the submission is over, so that what happens from then on is told of once: an event that
     // came between a later registration and its look would be seen by both.
-    let registration = PollRegistration(PollListener::new()?);
+    let registration = PollRegistration(PollListener::new(ring)?);
     let found = registration.look(&open, wanted)?;
     let poll = RegisteredPoll { open, registration, found: Some(found), is_multishot };
     Ok(StartedEntry::Waits(active.clone(), pin(wait_for_events(ring.clone(), active, poll))?))
@@ -61,14 +61,30 @@ pub fn add(
 /// request has its turn, and an event counts all the same.
 struct PollListener {
     generation: AtomicU32,
+    /// Events, or [`OVER`].
     noted: AtomicU32,
+    /// See [`Uring::told_polls`].
+    told: Arc<AtomicU32>,
     relay: Arc<RelayQueue>,
 }
 
+/// The registration has ended: a wake that comes still is nobody's.
+const OVER: u32 = 1 << 31;
+
 impl PollListener {
-    fn new() -> Result<Arc<Self>, Errno> {
+    fn new(ring: &Uring) -> Result<Arc<Self>, Errno> {
         let (generation, noted) = (AtomicU32::new(0), AtomicU32::new(0));
-        fallible::try_arc(Self { generation, noted, relay: RelayQueue::new()? })
+        let told = ring.told_polls.clone();
+        fallible::try_arc(Self { generation, noted, told, relay: RelayQueue::new()? })
+    }
+
+    /// Takes what was noted.
+    fn take(&self, then: u32) -> u32 {
+        let noted = self.noted.swap(then, Ordering::AcqRel);
+        if noted != 0 {
+            self.told.fetch_sub(1, Ordering::Relaxed);
+        }
+        noted
     }
 }
 
@@ -78,7 +94,12 @@ impl Listener for PollListener {
     }
 
     fn notify(self: Arc<Self>, events: Events) {
-        self.noted.fetch_or(events.bits(), Ordering::AcqRel);
+        // Counted before it is noted, so that whoever takes it finds it counted.
+        self.told.fetch_add(1, Ordering::Relaxed);
+        let is_first = !events.is_empty() && self.noted.fetch_or(events.bits(), Ordering::AcqRel) == 0;
+        if !is_first {
+            self.told.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     fn relay(&self) -> &Arc<RelayQueue> {
@@ -93,18 +114,24 @@ impl PollRegistration {
     /// Registers, in place of the registration before, and looks.
     fn look(&self, open: &OpenFile, wanted: Events) -> Result<Events, Errno> {
         self.end();
-        self.0.noted.store(0, Ordering::Release);
+        self.0.take(0);
         open.file.poll(open, Some(&Watch::listener(self.0.clone(), false)), wanted)
     }
 
     /// Looks after a wake. The events that the wake of a pipe or socket told count where the file says nothing now,
     /// unless they were told to have everybody look. Other files wake for less than what they are asked for.
     fn look_again(&self, open: &OpenFile, wanted: Events) -> Result<Events, Errno> {
-        let told = Events::from_bits_retain(self.0.noted.swap(0, Ordering::AcqRel));
+        let told = Events::from_bits_retain(self.0.take(0));
         let ready = open.file.poll(open, None, wanted)?.intersection(wanted);
         let says_what = matches!(open.kind(), FileType::Fifo | FileType::Socket);
         let is_exact = says_what && !told.contains(Events::IN | Events::OUT);
         Ok(if ready.is_empty() && is_exact { told.intersection(wanted) } else { ready })
+    }
+
+    /// The events of which it was told and that nobody has looked at.
+    fn told_before(&self, open: &OpenFile, wanted: Events) -> Result<Events, Errno> {
+        let is_told = self.0.noted.load(Ordering::Acquire) != 0;
+        if is_told { self.look_again(open, wanted) } else { Ok(Events::empty()) }
     }
 
     /// Waits until it is told of something, or the request has changed.
@@ -126,6 +153,7 @@ impl PollRegistration {
 impl Drop for PollRegistration {
     fn drop(&mut self) {
         self.end();
+        self.0.take(OVER);
     }
 }
 
@@ -144,6 +172,10 @@ async fn wait_for_events(
     mut poll: RegisteredPoll,
 ) -> Result<usize, Errno> {
     let caller = Caller::Request(active.request.clone());
+    let tell = |events: Events| {
+        let completion = Completion::new(active.user_data(), events.bits() as i32, IORING_CQE_F_MORE);
+        ring.post_if_room(completion, Origin::Elsewhere)
+    };
     loop {
         let has_changed = active.has_changed.swap(false, Ordering::AcqRel);
         let wanted = wanted(active.events.load(Ordering::Relaxed));
@@ -153,15 +185,19 @@ async fn wait_for_events(
             _ => poll.registration.look_again(&poll.open, wanted)?,
         };
         let ready = ready.intersection(wanted);
-        if !ready.is_empty() {
-            let result = ready.bits() as i32;
-            let completion = Completion::new(active.user_data(), result, IORING_CQE_F_MORE);
-            if !poll.is_multishot || !ring.post_if_room(completion, Origin::Elsewhere) {
-                return Ok(ready.bits() as usize);
-            }
+        if !ready.is_empty() && (!poll.is_multishot || !tell(ready)) {
+            return Ok(ready.bits() as usize);
         }
         let told = poll.registration.told(&active, &caller).await;
         if told.is_err() || is_cancelled(&active) {
+            // Events of many shots that came before are told of all the same. One shot was promised to end so.
+            let before = poll.registration.told_before(&poll.open, wanted);
+            if let Ok(before) = before
+                && poll.is_multishot
+                && !before.is_empty()
+            {
+                tell(before);
+            }
             return Err(Errno::ECANCELED);
         }
     }

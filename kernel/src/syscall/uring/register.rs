@@ -12,7 +12,6 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::fs::downcast_arc;
 use crate::syscall::fs::{get_bytes, put};
-use crate::syscall::uring::cancel;
 use crate::syscall::uring::completions::Notification;
 use crate::syscall::uring::operation::is_known;
 use crate::syscall::uring::register_resources::{
@@ -20,6 +19,7 @@ use crate::syscall::uring::register_resources::{
 };
 use crate::syscall::uring::ring::Uring;
 use crate::syscall::uring::submit::{check_issuer, get_ring};
+use crate::syscall::uring::{cancel, registered_rings};
 use crate::syscall::{Call, SyscallResult, pending};
 
 const OP_SUPPORTED: u16 = 1;
@@ -108,6 +108,12 @@ fn register_other(call: &Call<'_>, ring: &Arc<Uring>, is: &impl Fn(Register) -> 
     if is(Register::IORING_REGISTER_PBUF_RING) || is(Register::IORING_UNREGISTER_PBUF_RING) {
         let is_new = is(Register::IORING_REGISTER_PBUF_RING);
         return change_buffer_ring(call, ring, (address, count), is_new);
+    }
+    if is(Register::IORING_REGISTER_RING_FDS) {
+        return registered_rings::register(call, address, count);
+    }
+    if is(Register::IORING_UNREGISTER_RING_FDS) {
+        return registered_rings::unregister(call, address, count);
     }
     if is(Register::IORING_REGISTER_SYNC_CANCEL) {
         return if address == 0 || count != 1 {

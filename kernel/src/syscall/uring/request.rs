@@ -294,7 +294,9 @@ impl RequestChain {
         let has_failed = has_failed(sqe, result);
         let is_skipped = sqe.has(SqeFlags::SKIP_SUCCESS);
         if has_failed || !is_skipped {
-            let is_counted = !sqe.is(Op::IORING_OP_TIMEOUT) || result == code(Errno::ECANCELED);
+            // Timeouts that have ended by themselves.
+            let is_over = result == 0 || result == code(Errno::ETIME);
+            let is_counted = !(sqe.is(Op::IORING_OP_TIMEOUT) && is_over);
             let completion = Completion::new(sqe.user_data, result, completion_flags);
             self.ring.post_counted(completion, self.origin, is_counted);
         }

@@ -195,6 +195,8 @@ pub struct Uring {
     pub completions: Completions,
     /// The coroutine that submits (`IORING_SETUP_SQPOLL`).
     pub poller: Once<Arc<Poller>>,
+    /// How many polls have been told of events and have not looked.
+    pub told_polls: Arc<AtomicU32>,
     /// Woken by each completion, and when a submission is over.
     pub queue: WaitQueue,
 }
@@ -221,6 +223,7 @@ impl Uring {
             rules: SpinLock::new(Rules::default()),
             completions: Completions::default(),
             poller: Once::new(),
+            told_polls: fallible::try_arc(AtomicU32::new(0))?,
             queue: WaitQueue::new(),
         })
     }
@@ -256,6 +259,11 @@ impl Uring {
         let mut of_data =
             requests.by_data.range((user_data, 0)..=(user_data, u64::MAX)).map(|(_, active)| active);
         of_data.find(|active| matches(active)).cloned()
+    }
+
+    /// Whether a poll has been told of events and has not looked.
+    pub fn has_told_polls(&self) -> bool {
+        self.told_polls.load(Ordering::Relaxed) > 0
     }
 
     /// Whether there are requests under way.

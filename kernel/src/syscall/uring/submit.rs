@@ -21,6 +21,7 @@ use crate::syscall::fs::poll::{get_mask, get_timeout};
 use crate::syscall::uring::completions::{Completion, Origin};
 use crate::syscall::uring::operation;
 use crate::syscall::uring::poller::Poller;
+use crate::syscall::uring::registered_rings;
 use crate::syscall::uring::request::{RequestChain, Submitter, code};
 use crate::syscall::uring::ring::Uring;
 use crate::syscall::{Call, SyscallResult, pending};
@@ -32,7 +33,8 @@ use crate::wait::queue::{Events, Watch};
 const KNOWN: u32 = abi::IORING_ENTER_GETEVENTS
     | abi::IORING_ENTER_SQ_WAKEUP
     | abi::IORING_ENTER_SQ_WAIT
-    | abi::IORING_ENTER_EXT_ARG;
+    | abi::IORING_ENTER_EXT_ARG
+    | abi::IORING_ENTER_REGISTERED_RING;
 
 /// Entries that one call submits before it lets others have their turn.
 const AT_ONCE: u32 = 32;
@@ -141,7 +143,8 @@ pub fn io_uring_enter(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     // It is held for as long as the call waits: a ring whose descriptor is closed meanwhile goes on until then.
-    let open = get_file(call, 0)?;
+    let is_registered = flags & abi::IORING_ENTER_REGISTERED_RING != 0;
+    let open = if is_registered { registered_rings::get(call)? } else { get_file(call, 0)? };
     let ring: Arc<Uring> = downcast_arc(&open.file).ok_or(Errno::EOPNOTSUPP)?;
     if !ring.is_enabled.load(Ordering::Acquire) {
         return Err(Errno::EBADFD.into());
@@ -174,10 +177,12 @@ pub fn io_uring_enter(call: &mut Call<'_>) -> SyscallResult {
     if let Some(mask) = wait.and_then(|wait| wait.mask) {
         call.thread.set_blocked_for_wait(mask);
     }
-    // As in Linux, who asks for events and has none has those requests go on first that have been woken, even if it
-    // waits for none.
+    // As in Linux, who asks for events has those requests go on first that have been woken, even if it waits for none.
+    // Where there is something to take, only polls count that have been told of something: two events would be one
+    // completion otherwise.
     let waits_for_none = wait.is_some_and(|wait| wait.completions == 0);
-    let lets_go_on = waits_for_none && ring.ready() == 0 && !ring.has_more() && ring.has_requests();
+    let has_none = || ring.ready() == 0 && !ring.has_more() && ring.has_requests();
+    let lets_go_on = waits_for_none && (ring.has_told_polls() || has_none());
     if is_over && !lets_go_on && wait.is_some_and(|wait| is_satisfied(&ring, wait)) {
         return ended(&ring, taken).map(Into::into).map_err(Into::into);
     }
@@ -308,14 +313,17 @@ fn is_satisfied(ring: &Uring, wait: CompletionWait) -> bool {
     ring.ready() >= wait.completions
 }
 
-/// Waits for completions.
+/// Waits for completions. As in Linux, a timeout that ends by itself ends the wait, however many are there.
 ///
 /// # Errors
 /// `ETIME`, `EINTR`, if there is none to take.
 async fn wait_for_completions(ring: &Uring, caller: &Caller, wait: CompletionWait) -> Result<(), Errno> {
+    let timeouts = ring.timeouts();
     let waited = until(caller, WaitKind::Interruptible, wait.deadline_ns, |watch| {
         ring.queue.watch(watch, Events::IN)?;
-        Ok(is_satisfied(ring, wait).then_some(()))
+        // Timeouts counted here are in the ring after the flush.
+        let has_fired = ring.timeouts() != timeouts;
+        Ok((is_satisfied(ring, wait) || has_fired).then_some(()))
     });
     match waited.await {
         Ok(Some(())) => Ok(()),

@@ -4,6 +4,7 @@
 pub mod again;
 pub mod counts;
 pub mod datagram;
+pub mod interfaces;
 pub mod large;
 pub mod options;
 pub mod readiness;

@@ -5,7 +5,7 @@ use crate::bench::goal::{Goal, Wanted};
 use crate::bench::plan::{Effort, Plan, Sample, both_clocks};
 use crate::bench::record::Scale::{Count, Emulated};
 use crate::bench::side::{
-    HEDDLE, HEDDLE_NONE, HEDDLE_ONE_SLOT, HEDDLE_PRIVATE, HEDDLE_TAGS, HEDDLE_USER, LINUX,
+    HEDDLE, HEDDLE_KEYS, HEDDLE_NONE, HEDDLE_ONE_SLOT, HEDDLE_PRIVATE, HEDDLE_TAGS, HEDDLE_USER, LINUX,
 };
 
 /// The experiment.
@@ -84,7 +84,8 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
     };
     let items: Vec<_> = LOADS.iter().map(item).collect();
     let few = [HEDDLE, HEDDLE_TAGS, HEDDLE_PRIVATE, LINUX];
-    let all = [HEDDLE, HEDDLE_TAGS, HEDDLE_NONE, HEDDLE_USER, HEDDLE_PRIVATE, HEDDLE_ONE_SLOT, LINUX];
+    let all =
+        [HEDDLE, HEDDLE_TAGS, HEDDLE_NONE, HEDDLE_USER, HEDDLE_PRIVATE, HEDDLE_KEYS, HEDDLE_ONE_SLOT, LINUX];
     let groups = both_clocks(effort.choose(&few[..], &all[..], &all[..]), &items);
     let goals = LOADS.iter().flat_map(|load| {
         let share = load.share.map(|share| Goal::new(share, Count, Wanted::AtMost(5.0)));

@@ -10,7 +10,8 @@ use heddle_kernel_core::core_dump::{
 };
 use heddle_kernel_core::signal::Information;
 
-use crate::arch::{FloatState, UserContext, debug};
+use crate::arch::float::with_key_rights;
+use crate::arch::{FloatState, UserContext, debug, float, protection_key};
 use crate::error::Errno;
 use crate::memory::source::Object;
 use crate::memory::space::RemoteAccess;
@@ -48,7 +49,7 @@ impl Notes {
     ) -> Result<Self, Errno> {
         thread.with_float(FloatState::save);
         let has_extended = debug::components() != 0;
-        let extended = if has_extended { thread.with_float(|float| float.as_bytes().len()) } else { 0 };
+        let extended = if has_extended { float::visible_bytes() } else { 0 };
         let signal = [information.signal.number(), information.code, information.errno];
         let mut notes = Self { thread: thread.clone(), signal, head: Pieces::default(), others: 0, extended };
         let mut head = Pieces::default();
@@ -115,11 +116,13 @@ impl Notes {
 
     /// Adds the floating-point registers, which have been saved.
     fn add_float(&self, pieces: &mut Pieces<u8>, thread: &Thread) -> Result<(), Errno> {
-        let mut bytes = thread.with_float(|float| fallible::try_to_vec(float.as_bytes()))?;
+        let is_own = core::ptr::eq(thread, &raw const *self.thread);
+        let rights = if is_own { protection_key::rights() } else { thread.key_rights() };
+        let mut bytes = thread.with_float(|float| with_key_rights(float.as_bytes(), rights))?;
         add_note(pieces, note::FLOAT, &bytes[..FLOAT_BYTES])?;
         if self.extended > 0 {
             bytes[COMPONENTS_OFFSET..COMPONENTS_OFFSET + WORD]
-                .copy_from_slice(&debug::components().to_le_bytes());
+                .copy_from_slice(&float::visible_components().to_le_bytes());
             add_note(pieces, note::EXTENDED, &bytes)?;
         }
         Ok(())
