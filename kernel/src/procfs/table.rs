@@ -185,12 +185,7 @@ static PROCESS_ITEMS: &[Item] = &[
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
-    Item {
-        name: b"timerslack_ns",
-        permissions: 0o666,
-        what: What::Writable(process::timer_slack, process::set_timer_slack),
-        is_guarded: true,
-    },
+    writable(b"timerslack_ns", process::timer_slack, process::set_timer_slack),
     controlled(b"timens_offsets", clocks::offsets, clocks::set_offsets),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
     writable_map(b"projid_map", users::project_map, users::set_project_map),
