@@ -95,7 +95,6 @@ fn options_are_true() -> Outcome {
         ("SYSVIPC", has_call(libc::SYS_semget)),
         ("POSIX_MQUEUE", has_call(libc::SYS_mq_unlink)),
         ("KEYS", has_call(libc::SYS_add_key)),
-        ("FUTEX", has_call(libc::SYS_futex)),
         ("EPOLL", has_call(libc::SYS_epoll_create1)),
         ("SIGNALFD", has_call(libc::SYS_signalfd4)),
         ("TIMERFD", has_call(libc::SYS_timerfd_settime)),
