@@ -1,8 +1,9 @@
 //! How often the places of a program's calls were used, for the choice of those that become jumps
 //! ([`crate::call_place`]): a table of fixed size, counted without a lock.
 //!
-//! An address has its place in one set of the table, whose ways are looked through. A new address takes the way with the fewest uses. So
-//! up to as many places of one set as it has ways come to their counts, in whatever order they are used.
+//! An address has its place in one set of the table, whose ways are looked through. A new address takes the way with
+//! the fewest uses. So up to as many places of one set as it has ways come to their counts, in whatever order they are
+//! used.
 //! Two CPUs that count in one way at once may lose a use.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -79,8 +80,8 @@ const fn uses(word: u64) -> u64 {
     word >> USES_SHIFT
 }
 
-/// What is given up first: free ways, then places that cannot become jumps, which are found out anew at little cost, then those
-/// with few uses.
+/// The order in which ways are given up: free ones, then places that cannot become jumps, which are found out anew at
+/// little cost, then those with few uses.
 const fn rank(word: u64) -> u64 {
     match uses(word) {
         NEVER => 1,

@@ -53,7 +53,7 @@ pub enum MqueueNotice {
     Socket(Arc<NetlinkSocket>, MqueueCookie),
 }
 
-/// What a program wants to be told; the last byte then says what happened.
+/// A notice as a program wants it; its last byte then says what happened.
 pub type MqueueCookie = [u8; 32];
 
 /// A message came.

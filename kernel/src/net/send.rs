@@ -16,7 +16,8 @@ use crate::wait::queue::{Events, Watch};
 
 use heddle_kernel_core::fallible::push_back_reserved;
 
-/// The writer of an attempt on each CPU that is under way, with its socket's address, where a receiver wants to know it.
+/// The writer of an attempt on each CPU that is under way, with its socket's address, where a receiver wants to know
+/// it.
 static WRITERS: [SpinLock<Option<(usize, PeerIdentity)>>; MAX_CPUS] =
     [const { SpinLock::new(None) }; MAX_CPUS];
 

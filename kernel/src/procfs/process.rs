@@ -461,8 +461,8 @@ pub(super) fn mapping_line(mapping: &MappingView, text: &mut Text) -> Shown {
 /// Children that one part of `children` looks at.
 const CHILDREN_AT_ONCE: usize = 64;
 
-/// The children that a thread has made, in the order of their numbers; those of a thread that has ended are its process's first
-/// thread's. Each part looks at those behind the number before.
+/// The children that a thread has made, in the order of their numbers; those of a thread that has ended are its
+/// process's first thread's. Each part looks at those behind the number before.
 pub fn children(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
     let process = subject.process()?;
     let tid = subject.thread()?.tid();

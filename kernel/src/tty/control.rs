@@ -208,7 +208,7 @@ fn job_ioctl(
     }
 }
 
-/// `TIOCSTI`: a byte as if it had been typed, by whose terminal it is. What finds no room is lost, as on a line.
+/// `TIOCSTI`: a byte as if it had been typed, by whose terminal it is. A byte that finds no room is lost, as on a line.
 fn type_in(terminal: &Terminal, side: TerminalSide, call: &Call<'_>, address: usize) -> TryResult<usize> {
     if side == TerminalSide::Master {
         // Its input is what programs print.

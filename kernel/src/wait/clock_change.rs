@@ -28,8 +28,8 @@ pub fn count() -> u64 {
     CHANGES.load(Ordering::Acquire)
 }
 
-/// Has a coroutine of the kernel, which is polled with this context, hear of the next change by its node. Returns when it
-/// has to look by itself, for lack of memory to hear of it.
+/// Has a coroutine of the kernel, which is polled with this context, hear of the next change by its node. Returns when
+/// it has to look by itself, for lack of memory to hear of it.
 pub fn watch_clock(node: &Arc<WaitNode>, context: &Context<'_>) -> Option<u64> {
     const PAUSE_NS: u64 = 10_000_000;
     node.set_waker(context.waker());

@@ -187,8 +187,8 @@ fn before_call(bytes: &[u8; 16]) -> &[u8] {
     &bytes[..4]
 }
 
-/// Makes a page of text beside another, with a function that asks for the parent this far before the end of the first, uses the
-/// function, and returns what is there then.
+/// Makes a page of text beside another, with a function that asks for the parent this far before the end of the first,
+/// uses the function, and returns what is there then.
 fn place_before_a_pages_end(distance: usize) -> Result<[u8; 8], String> {
     const PAGE: usize = 4096;
     const ASK: [u8; 8] = [0xb8, 110, 0, 0, 0, 0x0f, 0x05, 0xc3];

@@ -136,7 +136,7 @@ fn flags_are_kept_and_told() -> Outcome {
     let directory = File::open(&tree.0.0).or_fail()?;
     expect_eq!(set(&directory, FS_NODUMP_FL), Ok(()));
     expect_eq!(flags(&directory), Ok(FS_NODUMP_FL));
-    // What keeps no flags doesn't know the request.
+    // A file without flags doesn't know the request.
     let (reading, _writing) = nix::unistd::pipe().or_fail()?;
     expect_eq!(flags(&File::from(reading)), Err(Errno::ENOTTY));
     expect_eq!(flags(&File::open("/proc/self/status").or_fail()?), Err(Errno::ENOTTY));
@@ -228,7 +228,7 @@ fn link(from: &Path, to: &Path) -> Option<Errno> {
     error(fs::hard_link(from, to))
 }
 
-/// What holds of a file's names and attributes if it is immutable or append-only.
+/// The rules for a file's names and attributes if it is immutable or append-only.
 fn check_fixed(tree: &FlagTree, path: &Path) -> Outcome {
     let other = tree.0.path("another");
     fs::write(&other, "another").or_fail()?;
@@ -292,7 +292,7 @@ fn immutable_directories_keep_their_names() -> Outcome {
     expect_eq!(error(unnamed), Some(Errno::EPERM));
     expect_eq!(error(fs::rename(&folder, tree.0.path("other"))), Some(Errno::EPERM));
     expect_eq!(error(fs::remove_dir(&folder)), Some(Errno::EPERM));
-    // What is in it is another file.
+    // A file in it is another one.
     fs::write(folder.join("file"), "other text").or_fail()?;
     set_at(&folder, 0)?;
     fs::remove_dir_all(&folder).or_fail()

@@ -40,7 +40,7 @@ fn a_read_takes_one_packet() -> Outcome {
     }
     expect_eq!(read(&reader, &mut buffer), Ok(3));
     expect_eq!(&buffer[..3], b"one");
-    // What there is no room for is lost.
+    // A rest without room is lost.
     expect_eq!(read(&reader, &mut buffer[..2]), Ok(2));
     expect_eq!(&buffer[..2], b"se");
     expect_eq!(read(&reader, &mut buffer), Ok(4));

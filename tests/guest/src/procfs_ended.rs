@@ -1,5 +1,5 @@
-//! What `/proc` says of a process that has ended, with and without a parent that has heard of it, and fields of single
-//! files.
+//! The words of `/proc` about a process that has ended, before and after its parent has heard of it, and fields of
+//! single files.
 #![allow(unsafe_code, reason = "children are made by calls that have no safe form")]
 
 use std::fs::{self, File};

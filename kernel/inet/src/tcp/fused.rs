@@ -128,7 +128,7 @@ impl<P: Platform> Default for Shared<P> {
     }
 }
 
-/// What is left of an end that was closed.
+/// The rest of an end that was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remains {
     /// Nothing: the other end was the first to end, or the connection was reset.

@@ -27,7 +27,7 @@ impl<P: Platform> Engine<P> {
         let is_broadcast = self.is_broadcast(target.address);
         if is_group || is_broadcast {
             let leaves = self.interface().is_some() && !datagram.source.address.is_loopback();
-            // What does not leave comes back over the loopback, whatever the options say.
+            // A datagram that does not leave comes back over the loopback, whatever the options say.
             let loops = match target.address {
                 _ if is_broadcast || !leaves => true,
                 IpAddr::V4(_) => Options::is_on(&sender.options.multicast_loop),

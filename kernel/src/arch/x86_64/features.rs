@@ -160,10 +160,8 @@ pub fn describe(number: usize, text: &mut dyn Write) -> Result {
     let (mhz, fraction) = (khz / 1000, khz % 1000);
     write!(text, "\nstepping\t: {stepping}\ncpu MHz\t\t: {mhz}.{fraction:03}\nphysical id\t: 0\n")?;
     write!(text, "siblings\t: {count}\ncore id\t\t: {number}\n")?;
-    write!(
-        text,
-        "cpu cores\t: {count}\napicid\t\t: {number}\ninitial apicid\t: {number}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: {level}\nwp\t\t: yes\n"
-    )?;
+    write!(text, "cpu cores\t: {count}\napicid\t\t: {number}\ninitial apicid\t: {number}\nfpu\t\t: yes\n")?;
+    write!(text, "fpu_exception\t: yes\ncpuid level\t: {level}\nwp\t\t: yes\n")?;
     text.write_str("flags\t\t:")?;
     for (word, names) in features() {
         let set = names.iter().enumerate().filter(|(bit, name)| word >> bit & 1 != 0 && !name.is_empty());

@@ -130,7 +130,7 @@ impl Space {
             };
             let Some((part, is_own)) = next else { break };
             if !is_own {
-                // What comes before has been treated; the later error counts.
+                // The part before has been treated; the later error counts.
                 let _ = self.flag(range.start..part.start, Flags::WIPED_IN_CHILD, true).await;
                 return Err(Errno::EINVAL);
             }

@@ -80,7 +80,7 @@ impl LastArrival {
         }
     }
 
-    /// What `SIOCGSTAMP`, or its relative of nanoseconds, says. From here on arrivals are noted.
+    /// The answer to `SIOCGSTAMP`, or its relative of nanoseconds. From here on arrivals are noted.
     ///
     /// # Errors
     /// `ENOENT`: nothing was read.

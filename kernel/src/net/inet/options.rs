@@ -6,13 +6,12 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use heddle_inet::ip::protocol;
 use heddle_inet::options::Options;
 use heddle_inet::settings::Settings;
-use heddle_inet::tcp::TcpState;
 use linux_raw_sys::{general as linux, net};
 
 use crate::error::Errno;
 use crate::net::inet::arrival;
 use crate::net::inet::interfaces::{bind_interface, bound_interface, has_interface, set_multicast_address};
-use crate::net::inet::tcp_options::{linger2, segment_limit, tcp_info};
+use crate::net::inet::tcp_options;
 use crate::net::inet::{InetSocket, Transport};
 use crate::net::interface::with_network;
 use crate::net::protocol::OptionValue;
@@ -25,7 +24,7 @@ const ORDINARY_PRIORITY_MAX: u32 = 6;
 const ZERO_TIMEOUT_NS: u64 = 1;
 /// The smallest buffers, as Linux has them.
 const SEND_BUFFER_MIN: u32 = 4608;
-const RECEIVE_BUFFER_MIN: u32 = 2304;
+pub(super) const RECEIVE_BUFFER_MIN: u32 = 2304;
 /// The sizes that are reported of a connection's buffers before it is made: `tcp_wmem` and `tcp_rmem`.
 const SEND_BUFFER_FIRST: u32 = 16_384;
 const RECEIVE_BUFFER_FIRST: u32 = 131_072;
@@ -34,16 +33,6 @@ const SEND_BUFFER_SET: u32 = 1;
 const RECEIVE_BUFFER_SET: u32 = 2;
 /// The bits of `IP_TOS` that tell of congestion.
 const ECN_MASK: u32 = 3;
-/// The bytes of the name of a way of congestion control as it is told.
-const CONGESTION_NAME_BYTES: usize = 16;
-/// The bounds of what `TCP_MAXSEG` can be set to.
-const SEGMENT_MIN: u32 = 88;
-const SEGMENT_MAX: u32 = 32_767;
-/// The largest number of seconds of `TCP_LINGER2`.
-const LINGER2_MAX: i32 = 120;
-
-/// The smallest `TCP_WINDOW_CLAMP`.
-const WINDOW_CLAMP_MIN: u32 = RECEIVE_BUFFER_MIN / 2;
 
 /// The level of `ICMP_FILTER`, which is `SOL_RAW`, and the options; `linux-raw-sys` leaves them out.
 const SOL_ICMP_FILTER_LEVEL: u32 = net::SOL_RAW;
@@ -114,7 +103,7 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
 }
 
 /// The first `int` of a value; a single byte counts where Linux lets it.
-fn int(value: &[u8], level: u32) -> Result<u32, Errno> {
+pub(super) fn int(value: &[u8], level: u32) -> Result<u32, Errno> {
     match value {
         [first, second, third, fourth, ..] => Ok(u32::from_ne_bytes([*first, *second, *third, *fourth])),
         [first, ..] if level == net::SOL_IP => Ok((*first).into()),
@@ -180,6 +169,9 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
         Transport::Tcp(tcp) => Some(tcp),
         _ => None,
     };
+    if let Some(tcp) = tcp.filter(|_| level == net::SOL_TCP) {
+        return tcp_options::get(socket, tcp, name);
+    }
     let number = match (level, name) {
         (net::SOL_SOCKET, net::SO_TYPE) => kind(socket),
         (net::SOL_SOCKET, net::SO_TIMESTAMP | net::SO_TIMESTAMPNS) => arrival::option(options, name),
@@ -225,23 +217,10 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             bytes[8..].copy_from_slice(&(timeout % NS_PER_SECOND / 1000).to_ne_bytes());
             return Ok(OptionValue::new(&bytes));
         }
-        (net::SOL_TCP, net::TCP_MAXSEG) => segment_limit(tcp.ok_or(Errno::EOPNOTSUPP)?),
-        (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
-            let mut name = [0; CONGESTION_NAME_BYTES];
-            let own: &[u8] = if Options::is_on(&options.reno) { b"reno" } else { b"cubic" };
-            name[..own.len()].copy_from_slice(own);
-            return Ok(OptionValue::new(&name));
-        }
-        (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => linger2(socket)?,
-        (net::SOL_TCP, net::TCP_DEFER_ACCEPT) if is_tcp => Options::get(&options.defer_accept),
-        (net::SOL_TCP, net::TCP_INFO) if is_tcp => {
-            return Ok(tcp.map_or_else(|| OptionValue::int(0), |tcp| tcp_info(tcp)));
-        }
         (net::SOL_IP, net::IP_TTL) => match Options::get(&options.ttl) {
             0 => Settings::get(&socket.namespace.engine()?.settings.ttl),
             ttl => ttl,
         },
-        (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => Options::get(&options.window_clamp),
         (net::SOL_IP, net::IP_MULTICAST_IF) => Options::get(&options.multicast_address),
         (net::SOL_IPV6, net::IPV6_MULTICAST_IF) => Options::get(&options.multicast_interface),
         (net::SOL_SOCKET, net::SO_BINDTODEVICE) => return Ok(bound_interface(socket)),
@@ -269,7 +248,6 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
         (net::SOL_IPV6, net::IPV6_V6ONLY) => Options::get(&options.only_v6),
         (net::SOL_IPV6, net::IPV6_MTU_DISCOVER) => Options::get(&options.mtu_discover),
         (net::SOL_IP | net::SOL_SOCKET, _) => return Err(Errno::ENOPROTOOPT),
-        (net::SOL_TCP, _) if is_tcp => return Err(Errno::ENOPROTOOPT),
         (net::SOL_UDP, _) if matches!(socket.transport, Transport::Udp(_)) => return Err(Errno::ENOPROTOOPT),
         _ if socket.is_v6 => return Err(Errno::ENOPROTOOPT),
         _ => return Err(Errno::EOPNOTSUPP),
@@ -419,23 +397,6 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
     Ok(())
 }
 
-/// The seconds after which a peer that says nothing was asked as often as fits into `wanted`, each time twice as long
-/// after the last, 120 seconds at most: `TCP_DEFER_ACCEPT`.
-fn deferred_seconds(wanted: i32) -> u32 {
-    const PAUSE_MAX: u32 = 120;
-    const ATTEMPTS_MAX: u32 = 255;
-    let Ok(wanted @ 1..) = u32::try_from(wanted) else { return 0 };
-    let (mut seconds, mut pause) = (1, 1);
-    for _ in 1..ATTEMPTS_MAX {
-        if seconds >= wanted {
-            break;
-        }
-        pause = (pause * 2).min(PAUSE_MAX);
-        seconds += pause;
-    }
-    seconds
-}
-
 /// The `SO_PRIORITY` that a type of service brings along.
 const fn priority_for(tos: u32) -> u32 {
     const BEST_EFFORT: u32 = 0;
@@ -463,22 +424,11 @@ fn set_service(options: &Options, is_tcp: bool, tos: u32) {
 /// The options of the protocols that are more than kept.
 fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) -> Result<(), Errno> {
     let options = socket.options();
+    if let (Transport::Tcp(tcp), net::SOL_TCP) = (&socket.transport, level) {
+        return tcp_options::set(socket, tcp, name, value);
+    }
     let is_tcp = matches!(socket.transport, Transport::Tcp(_));
     match (level, name) {
-        (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
-            let is_reno = match value.split(|&byte| byte == 0).next() {
-                Some(b"cubic") => 0,
-                Some(b"reno") => 1,
-                _ => return Err(Errno::ENOENT),
-            };
-            options.reno.store(is_reno, Ordering::Relaxed);
-        }
-        (net::SOL_TCP, net::TCP_DEFER_ACCEPT) if is_tcp => {
-            options.defer_accept.store(deferred_seconds(int(value, level)? as i32), Ordering::Relaxed);
-        }
-        (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => {
-            options.linger2.store((int(value, level)? as i32).clamp(-1, LINGER2_MAX), Ordering::Relaxed);
-        }
         (net::SOL_IP, net::IP_TTL | net::IP_MULTICAST_TTL) if value.is_empty() => return Err(Errno::EINVAL),
         (net::SOL_IP, net::IP_TTL) => {
             let ttl = match int(value, level)? {
@@ -489,13 +439,6 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             options.ttl.store(ttl, Ordering::Relaxed);
         }
         (net::SOL_IP, net::IP_TOS) => set_service(options, is_tcp, int(value, level)? & 0xff),
-        (net::SOL_TCP, net::TCP_MAXSEG) if is_tcp => {
-            let asked = int(value, level)?;
-            if asked != 0 && !(SEGMENT_MIN..=SEGMENT_MAX).contains(&asked) {
-                return Err(Errno::EINVAL);
-            }
-            options.max_segment.store(asked, Ordering::Relaxed);
-        }
         (net::SOL_IP, net::IP_MULTICAST_TTL | net::IP_MULTICAST_IF) if is_tcp => return Err(Errno::EINVAL),
         (net::SOL_IP, net::IP_MULTICAST_TTL) if !is_tcp => {
             let ttl = match int(value, level)? {
@@ -555,16 +498,6 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
                 return Err(Errno::ENODEV);
             }
             options.multicast_interface.store(index, Ordering::Relaxed);
-        }
-        (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => {
-            let Transport::Tcp(tcp) = &socket.transport else { return Err(Errno::ENOPROTOOPT) };
-            let asked = int(value, level)?;
-            if asked == 0 && tcp.tcp_state() != TcpState::Close {
-                return Err(Errno::EINVAL);
-            }
-            let clamp = if asked == 0 { 0 } else { asked.max(WINDOW_CLAMP_MIN) };
-            options.window_clamp.store(clamp, Ordering::Relaxed);
-            socket.option_changed(level, name);
         }
         (net::SOL_IPV6, net::IPV6_V6ONLY) => {
             let flag = int(value, level)?;

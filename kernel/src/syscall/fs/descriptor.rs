@@ -9,7 +9,7 @@ use crate::call::caller::{Caller, carry_out};
 use crate::error::Errno;
 use crate::fs::descriptor::CLOSE_COST;
 use crate::fs::flags::{FileFlags, check_open_without};
-use crate::fs::pipe::{self, CAPACITY_MAX};
+use crate::fs::pipe::{self, CAPACITY_MAX, PipeEnd};
 use crate::fs::{DescriptorTable, FileType, OpenFile, StatusFlags, downcast};
 use crate::net::inet::InetSocket;
 use crate::process::io_signal;
@@ -148,6 +148,20 @@ fn check_packets(open: &OpenFile, before: StatusFlags, asked: StatusFlags) -> Re
     if is_kept { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
+/// `F_SETPIPE_SZ`.
+fn set_pipe_capacity(call: &Call<'_>, pipe: &PipeEnd, capacity: usize) -> Result<usize, Errno> {
+    // The next power of two is to fit 32 bits.
+    if capacity > 1 << 31 {
+        return Err(Errno::EINVAL);
+    }
+    let who = call.thread.credentials();
+    let is_free = who.is_capable(linux::CAP_SYS_RESOURCE);
+    if capacity > CAPACITY_MAX.load(Ordering::Relaxed) as usize && !is_free {
+        return Err(Errno::EPERM);
+    }
+    pipe.set_capacity(capacity, &who)
+}
+
 /// fcntl(2).
 pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
     let (descriptor, command, argument) = (call.int(0), call.uint(1), call.word(2));
@@ -208,16 +222,7 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
         linux::F_GETPIPE_SZ => pipe::end_of(&open).ok_or(Errno::EBADF)?.capacity(),
         linux::F_SETPIPE_SZ => {
             let pipe = pipe::end_of(&open).ok_or(Errno::EBADF)?;
-            // The next power of two is to fit 32 bits.
-            if argument > 1 << 31 {
-                return Err(Errno::EINVAL.into());
-            }
-            let who = call.thread.credentials();
-            let is_free = who.is_capable(linux::CAP_SYS_RESOURCE);
-            if argument > CAPACITY_MAX.load(Ordering::Relaxed) as usize && !is_free {
-                return Err(Errno::EPERM.into());
-            }
-            pipe.set_capacity(argument, &who)?
+            set_pipe_capacity(call, pipe, argument)?
         }
         linux::F_GET_RW_HINT => {
             let hint = write_hint(&open).map_or(0, |hint| hint.load(Ordering::Relaxed));

@@ -519,7 +519,8 @@ pub fn recvfrom(call: &mut Call<'_>) -> SyscallResult {
     }
     let segment = IoSegment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
     let (name, length_at) = (call.word(4), call.word(5));
-    let name_room = if name == 0 { 0 } else { room_of_name(i32::from_ne_bytes(get(call, length_at)?))? };
+    let name_room =
+        if name == 0 { 0 } else { packets::room_of_name(i32::from_ne_bytes(get(call, length_at)?))? };
     let places = MessageFields {
         name,
         name_room: name_room.min(ADDRESS_LIMIT),
@@ -531,11 +532,6 @@ pub fn recvfrom(call: &mut Call<'_>) -> SyscallResult {
     };
     let operation = receive(call, Segments::One([segment]), places, call.uint(3))?;
     start_receive(call, operation)
-}
-
-/// The room for an address as a program says it.
-pub(super) fn room_of_name(length: i32) -> Result<usize, Errno> {
-    usize::try_from(length).map_err(|_| Errno::EINVAL)
 }
 
 /// recvmsg(2).

@@ -13,9 +13,7 @@ use crate::net::protocol::{Incoming, Outgoing, ProtocolSocket, SocketAddress};
 use crate::syscall::fs::read_write::many;
 use crate::syscall::fs::transfer::{Segments, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, get, get_bytes};
-use crate::syscall::net::message::{
-    CONTROL_LIMIT, MessageFields, get_header, message_fields, room_of_name, too_many,
-};
+use crate::syscall::net::message::{CONTROL_LIMIT, MessageFields, get_header, message_fields, too_many};
 use crate::syscall::net::socket::{ADDRESS_LIMIT, get_address_bytes, manner};
 use crate::syscall::{Call, SyscallResult};
 use crate::wait::operation::{Operation, Step};
@@ -283,6 +281,11 @@ impl Operation for ReceivePackets {
     fn is_exclusive(&self) -> bool {
         true
     }
+}
+
+/// The room for an address as a program says it.
+pub(super) fn room_of_name(length: i32) -> Result<usize, Errno> {
+    usize::try_from(length).map_err(|_| Errno::EINVAL)
 }
 
 /// recvfrom(2).
