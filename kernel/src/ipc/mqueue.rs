@@ -56,20 +56,17 @@ pub enum MqueueNotice {
 /// A notice as a program wants it; its last byte then says what happened.
 pub type MqueueCookie = [u8; 32];
 
-/// A message came.
+/// A message came, or the wish was taken back.
 const WOKEN: u8 = 1;
-/// The wish was taken back.
 const REMOVED: u8 = 2;
 
 impl MqueueNotice {
     /// Tells a socket, if it is to be told.
     fn tell_socket(&self, event: u8) {
-        if let Self::Socket(socket, cookie) = self {
-            let mut message = *cookie;
-            message[31] = event;
-            // A socket that is full has no room for this, as in Linux.
-            let _ = socket.tell(&message);
-        }
+        let Self::Socket(socket, cookie) = self else { return };
+        let mut message = *cookie;
+        message[31] = event;
+        let _ = socket.tell(&message); // A full one loses it, as in Linux.
     }
 }
 

@@ -230,20 +230,11 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             let tcp = tcp.filter(|tcp| tcp.remote().is_ok()).ok_or(Errno::ENOTCONN)?;
             tcp.segment_bytes() as u32 + if tcp.local().address.is_ipv4() { 40 } else { 60 }
         }
-        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) if !socket.is_v6 => match &socket.transport {
-            Transport::Raw(raw) => raw.filter()[0],
-            _ => return Err(Errno::ENOPROTOOPT),
-        },
-        (net::SOL_ICMPV6, ICMP6_FILTER) => match &socket.transport {
-            Transport::Raw(raw) => {
-                let mut bytes = [0; 32];
-                for (place, word) in bytes.chunks_exact_mut(4).zip(raw.filter()) {
-                    place.copy_from_slice(&word.to_ne_bytes());
-                }
-                return Ok(OptionValue::new(&bytes));
-            }
-            _ => return Err(Errno::ENOPROTOOPT),
-        },
+        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) | (net::SOL_ICMPV6, ICMP6_FILTER)
+            if (level == net::SOL_ICMPV6) == socket.is_v6 =>
+        {
+            return message_filter(socket);
+        }
         (net::SOL_IP, net::IP_OPTIONS) => return Ok(OptionValue::new(&[])),
         (net::SOL_IPV6, net::IPV6_V6ONLY) => Options::get(&options.only_v6),
         (net::SOL_IPV6, net::IPV6_MTU_DISCOVER) => Options::get(&options.mtu_discover),
@@ -253,6 +244,16 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
         _ => return Err(Errno::EOPNOTSUPP),
     };
     Ok(OptionValue::int(number))
+}
+
+/// The filter of a raw socket of ICMP, as long as its family has it.
+fn message_filter(socket: &InetSocket) -> Result<OptionValue, Errno> {
+    let Transport::Raw(raw) = &socket.transport else { return Err(Errno::ENOPROTOOPT) };
+    let mut bytes = [0; 32];
+    for (place, word) in bytes.chunks_exact_mut(4).zip(raw.filter()) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    Ok(OptionValue::new(if socket.is_v6 { &bytes } else { &bytes[..4] }))
 }
 
 /// Sets an option.
