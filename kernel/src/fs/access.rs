@@ -65,9 +65,8 @@ pub fn check_bits(
         return Ok(());
     }
     let executable = metadata.kind == FileType::Directory || permissions & 0o111 != 0;
-    let overridden = if permissions & FIXED != 0 {
-        false
-    } else if access.contains(Access::EXECUTE) && !executable {
+    let is_fixed = permissions & FIXED != 0;
+    let overridden = if is_fixed || access.contains(Access::EXECUTE) && !executable {
         false
     } else if credentials.is_capable_over(metadata.uid, metadata.gid, linux::CAP_DAC_OVERRIDE) {
         true

@@ -118,6 +118,7 @@ pub(super) struct PipeState {
     reader_openings: u64,
     writer_openings: u64,
     /// The lengths of the packets in the bytes, of a pipe of packets.
+    #[expect(clippy::box_collection, reason = "nearly no pipe has any, and a pipe is to be small")]
     pub(super) packets: Option<Box<VecDeque<usize>>>,
 }
 
