@@ -71,7 +71,8 @@ pub fn open_count() -> usize {
 fn number() -> Result<Master, Errno> {
     let mut open = OPEN.lock();
     let number = open.iter().position(Option::is_none).unwrap_or(open.len());
-    if number >= TERMINALS_MAX.load(Ordering::Relaxed) as usize {
+    // As in Linux, one less than the setting says.
+    if number + 1 >= TERMINALS_MAX.load(Ordering::Relaxed) as usize {
         return Err(Errno::ENOSPC);
     }
     let device = device_number(MAJOR_PTY, number as u32);

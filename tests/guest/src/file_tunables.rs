@@ -10,7 +10,7 @@ use nix::sys::wait::WaitStatus;
 use nix::unistd::mkfifo;
 
 use crate::harness::{OrFail, Outcome, Scratch, in_child};
-use crate::tunables::{Changed, USER, as_user, last_error, os, shown};
+use crate::tunables::{Changed, USER, as_user, as_user_number, last_error, os, shown};
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -144,8 +144,9 @@ fn new_pipes_are_as_large_as_they_may_be() -> Outcome {
 
 fn pipes_of_a_user_are_limited() -> Outcome {
     use std::os::fd::AsRawFd;
+    const PIPE_USER: u32 = 4711;
     let soft = Changed::to("fs/pipe-user-pages-soft", "40")?;
-    let result = as_user(|| {
+    let result = as_user_number(PIPE_USER, || {
         let pipes = (0..4).map(|_| nix::unistd::pipe()).collect::<Result<Vec<_>, _>>()?;
         let sizes = pipes.iter().map(|pipe| pipe_size(&pipe.0)).collect::<Result<Vec<_>, _>>()?;
         // SAFETY: no argument is a pointer.
@@ -159,7 +160,7 @@ fn pipes_of_a_user_are_limited() -> Outcome {
     expect_eq!(pipe_size(&pipes[3].0), Ok(65_536));
     drop((soft, pipes));
     let _changed = Changed::to("fs/pipe-user-pages-hard", "40")?;
-    let result = as_user(|| {
+    let result = as_user_number(PIPE_USER, || {
         let first = [nix::unistd::pipe()?, nix::unistd::pipe()?];
         if nix::unistd::pipe().err() != Some(Errno::ENFILE) {
             return Err(Errno::EBADMSG);
