@@ -73,6 +73,10 @@ impl PipePages {
         if is_free(who) {
             own.change(pages, &[])?;
         } else if own.change(pages, &[&PAGES_SOFT, &PAGES_HARD]).is_err() {
+            // Only who has many has small ones.
+            if own.change(pages, &[&PAGES_SOFT]).is_ok() {
+                return Err(Errno::ENFILE);
+            }
             own.change(PAGES_SMALL.min(pages), &[&PAGES_HARD]).map_err(|error| match error {
                 Errno::EPERM => Errno::ENFILE,
                 error => error,
