@@ -22,7 +22,8 @@ const QUIET_MAX: Duration = Duration::from_secs(150);
 /// The machine with the checking kernel.
 const CHECKING: &str = "heddle-checking";
 /// The machines with a part of the tests in which the long tier runs every test.
-const WHOLE_IN_LONG_TIER: [&str; 4] = [CHECKING, "heddle-direct", "heddle-direct-2", "heddle-direct-4"];
+const WHOLE_IN_LONG_TIER: [&str; 5] =
+    [CHECKING, "heddle-private", "heddle-direct", "heddle-direct-2", "heddle-direct-4"];
 /// The most machines for one list of tests.
 const MACHINES_MAX: usize = 16;
 
@@ -73,6 +74,30 @@ const KEYS_FAMILIES: &[&str] = &[
     "large_pages::",
 ];
 
+/// The tests that depend on whose memory is in which page table.
+const PRIVATE_FAMILIES: &[&str] = &[
+    "process::",
+    "thread::",
+    "space::",
+    "slots::",
+    "memory::",
+    "large_pages::",
+    "protection_keys::",
+    "privilege::",
+    "signal::",
+    "delivery::",
+    "trace::",
+    "core_dump::",
+    "pipe",
+    "socket::",
+    "uring::",
+    "asynchronous",
+    "runtime::",
+    "vdso::",
+    "fuse::",
+    "pi::",
+];
+
 /// The tests that depend most on how programs enter the kernel and leave it.
 const DIRECT_FAMILIES: &[&str] = &[
     "direct::",
@@ -106,7 +131,7 @@ const MACHINES: [TestMachine; 23] = [
         name: "heddle-private",
         kernel: Kernel::Heddle,
         options: &["--isolation", "private"],
-        families: &[],
+        families: PRIVATE_FAMILIES,
     },
     TestMachine {
         name: "heddle-user",
