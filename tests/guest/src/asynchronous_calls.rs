@@ -40,6 +40,11 @@ fn word<T: ?Sized>(value: &T) -> u64 {
     (&raw const *value).cast::<u8>() as u64
 }
 
+/// The address of memory that a call writes.
+fn place<T: ?Sized>(value: &mut T) -> u64 {
+    (&raw mut *value).cast::<u8>() as u64
+}
+
 fn number(file: &impl AsRawFd) -> u64 {
     file.as_raw_fd() as u64
 }
@@ -97,18 +102,18 @@ fn calls_about_names_are_carried_out() -> Outcome {
     drop(unsafe { OwnedFd::from_raw_fd(made as i32) });
     // SAFETY: zeros are a record that is written over.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
-    expect_eq!(result(&ring, libc::SYS_stat, [at(&file), word(&found)])?, 0);
+    expect_eq!(result(&ring, libc::SYS_stat, [at(&file), place(&mut found)])?, 0);
     expect_eq!(found.st_mode, libc::S_IFREG | 0o644);
     expect_eq!(result(&ring, libc::SYS_fchmodat, [AT, at(&file), 0o600])?, 0);
     found.st_mode = 0;
-    expect_eq!(result(&ring, libc::SYS_newfstatat, [AT, at(&file), word(&found), 0])?, 0);
+    expect_eq!(result(&ring, libc::SYS_newfstatat, [AT, at(&file), place(&mut found), 0])?, 0);
     expect_eq!(found.st_mode, libc::S_IFREG | 0o600);
     expect_eq!(result(&ring, libc::SYS_link, [at(&file), at(&other)])?, 0);
     expect_eq!(result(&ring, libc::SYS_symlink, [at(&file), at(&link)])?, 0);
-    let target = [0_u8; 200];
-    let length = result(&ring, libc::SYS_readlinkat, [AT, at(&link), word(&target), 200])?;
+    let mut target = [0_u8; 200];
+    let length = result(&ring, libc::SYS_readlinkat, [AT, at(&link), place(&mut target), 200])?;
     expect_eq!(&target[..length as usize], file.as_bytes());
-    expect_eq!(result(&ring, libc::SYS_lstat, [at(&link), word(&found)])?, 0);
+    expect_eq!(result(&ring, libc::SYS_lstat, [at(&link), place(&mut found)])?, 0);
     expect_eq!(found.st_mode & libc::S_IFMT, libc::S_IFLNK);
     expect_eq!(result(&ring, libc::SYS_truncate, [at(&file), 12])?, 0);
     expect_eq!(folder.path("other").metadata().or_fail()?.len(), 12);
@@ -130,23 +135,23 @@ fn calls_about_files_are_carried_out() -> Outcome {
     expect_eq!(result(&ring, libc::SYS_copy_file_range, [number(&from), 0, number(&to), 0, 100, 0])?, 10);
     expect_eq!(std::fs::read(folder.path("to")).or_fail()?, b"some bytes");
     // SAFETY: zeros are a record that is written over.
-    let found: libc::stat = unsafe { std::mem::zeroed() };
-    expect_eq!(result(&ring, libc::SYS_fstat, [number(&to), word(&found)])?, 0);
+    let mut found: libc::stat = unsafe { std::mem::zeroed() };
+    expect_eq!(result(&ring, libc::SYS_fstat, [number(&to), place(&mut found)])?, 0);
     expect_eq!(found.st_size, 10);
     expect_eq!(result(&ring, libc::SYS_fchmod, [number(&to), 0o640])?, 0);
     expect_eq!(result(&ring, libc::SYS_lseek, [number(&to), 3, libc::SEEK_SET as u64])?, 3);
     expect_eq!(result(&ring, libc::SYS_syncfs, [number(&to)])?, 0);
     let folder_itself = File::open(folder.path(".")).or_fail()?;
-    let entries = [0_u8; 1024];
-    let length = result(&ring, libc::SYS_getdents64, [number(&folder_itself), word(&entries), 1024])?;
+    let mut entries = [0_u8; 1024];
+    let length = result(&ring, libc::SYS_getdents64, [number(&folder_itself), place(&mut entries), 1024])?;
     expect!(length > 0);
     for name in [&b"from\0"[..], b"to\0"] {
         expect!(entries[..length as usize].windows(name.len()).any(|part| part == name));
     }
-    expect_eq!(result(&ring, libc::SYS_getdents64, [number(&folder_itself), word(&entries), 1024])?, 0);
+    expect_eq!(result(&ring, libc::SYS_getdents64, [number(&folder_itself), place(&mut entries), 1024])?, 0);
     // Memory that has no pages yet: the call goes on as they come.
-    let fresh = vec![0_u8; 1 << 20];
-    expect_eq!(result(&ring, libc::SYS_getrandom, [word(&fresh[0]), 1 << 20, 0])?, 1 << 20);
+    let mut fresh = vec![0_u8; 1 << 20];
+    expect_eq!(result(&ring, libc::SYS_getrandom, [place(&mut fresh[0]), 1 << 20, 0])?, 1 << 20);
     expect!(fresh.iter().filter(|byte| **byte == 0).count() < 1 << 13);
     Ok(())
 }
@@ -197,13 +202,14 @@ fn messages_of_system_v_are_waited_for() -> Outcome {
     // SAFETY: no memory is passed.
     let queue = unsafe { libc::msgget(libc::IPC_PRIVATE, 0o600) };
     expect!(queue >= 0);
-    let (place, message) = (Message { kind: 0, text: [0; 8] }, Message { kind: 4, text: *b"a letter" });
-    let arguments = [queue as u64, word(&place), 8, 4, 0];
+    let message = Message { kind: 4, text: *b"a letter" };
+    let mut letter = Message { kind: 0, text: [0; 8] };
+    let arguments = [queue as u64, place(&mut letter), 8, 4, 0];
     let received = waits(&ring, libc::SYS_msgrcv, arguments, || {
         expect_eq!(result(&ring, libc::SYS_msgsnd, [queue as u64, word(&message), 8, 0])?, 0);
         Ok(())
     })?;
-    expect_eq!((received, place.kind, place.text), (8, 4, *b"a letter"));
+    expect_eq!((received, letter.kind, letter.text), (8, 4, *b"a letter"));
     // SAFETY: no memory is passed.
     expect_eq!(unsafe { libc::msgctl(queue, libc::IPC_RMID, std::ptr::null_mut()) }, 0);
     Ok(())
@@ -237,12 +243,13 @@ fn posix_messages_are_waited_for() -> Outcome {
     expect!(queue >= 0);
     // SAFETY: the descriptor was made by the call, and nobody else has it.
     let queue = unsafe { OwnedFd::from_raw_fd(queue as i32) };
-    let place = [0_u8; 16];
-    let received = waits(&ring, libc::SYS_mq_timedreceive, [number(&queue), word(&place), 16, 0, 0], || {
-        expect_eq!(result(&ring, libc::SYS_mq_timedsend, [number(&queue), word(b"news"), 4, 0, 0])?, 0);
-        Ok(())
-    })?;
-    expect_eq!((received, &place[..4]), (4, &b"news"[..]));
+    let mut news = [0_u8; 16];
+    let received =
+        waits(&ring, libc::SYS_mq_timedreceive, [number(&queue), place(&mut news), 16, 0, 0], || {
+            expect_eq!(result(&ring, libc::SYS_mq_timedsend, [number(&queue), word(b"news"), 4, 0, 0])?, 0);
+            Ok(())
+        })?;
+    expect_eq!((received, &news[..4]), (4, &b"news"[..]));
     expect_eq!(result(&ring, libc::SYS_mq_unlink, [name.as_ptr() as u64])?, 0);
     Ok(())
 }
@@ -255,10 +262,10 @@ fn what_pipes_carry_is_waited_for() -> Outcome {
     let mut sets = [0_u64; 16];
     sets[input.as_raw_fd() as usize / 64] |= 1 << (input.as_raw_fd() % 64);
     let count = input.as_raw_fd() as u64 + 1;
-    expect_eq!(result(&ring, libc::SYS_select, [count, word(&sets), 0, 0, 0])?, 1);
+    expect_eq!(result(&ring, libc::SYS_select, [count, place(&mut sets), 0, 0, 0])?, 1);
     let mut buffer = [0; 8];
     expect_eq!(nix::unistd::read(&input, &mut buffer).or_fail()?, 3);
-    expect_eq!(waits(&ring, libc::SYS_select, [count, word(&sets), 0, 0, 0], write)?, 1);
+    expect_eq!(waits(&ring, libc::SYS_select, [count, place(&mut sets), 0, 0, 0], write)?, 1);
     expect_eq!(nix::unistd::read(&copy, &mut buffer).or_fail()?, 3);
     let part = [word(b"xyz"), 3];
     expect_eq!(result(&ring, libc::SYS_vmsplice, [number(&output), word(&part), 1, 0])?, 3);
@@ -270,15 +277,15 @@ fn what_pipes_carry_is_waited_for() -> Outcome {
 fn many_messages_are_received() -> Outcome {
     let Some(ring) = Ring::new(5)? else { return Ok(()) };
     let (near, far) = std::os::unix::net::UnixDatagram::pair().or_fail()?;
-    let buffers = [[0_u8; 8]; 2];
+    let mut buffers = [[0_u8; 8]; 2];
     let parts =
-        [0, 1].map(|index: usize| libc::iovec { iov_base: word(&buffers[index]) as *mut _, iov_len: 8 });
+        [0, 1].map(|index: usize| libc::iovec { iov_base: place(&mut buffers[index]) as *mut _, iov_len: 8 });
     // SAFETY: zeros are records without names and control data.
     let mut headers: [libc::mmsghdr; 2] = unsafe { std::mem::zeroed() };
     for (header, part) in headers.iter_mut().zip(&parts) {
         (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = ((&raw const *part).cast_mut(), 1);
     }
-    let arguments = [number(&near), word(&headers), 1, 0, 0];
+    let arguments = [number(&near), place(&mut headers), 1, 0, 0];
     let received = waits(&ring, libc::SYS_recvmmsg, arguments, || far.send(b"one").or_fail().map(drop))?;
     expect_eq!((received, headers[0].msg_len, &buffers[0][..3]), (1, 3, &b"one"[..]));
     expect_eq!(result(&ring, libc::SYS_sendmmsg, [number(&far), word(&headers), 1, 0])?, 1);
@@ -318,7 +325,7 @@ fn a_call_takes_another_level() -> Outcome {
     let Some(ring) = Ring::new(4)? else { return Ok(()) };
     let (reader, writer) = pipe().or_fail()?;
     let mut buffer = [0; 4];
-    let arguments = [number(&reader), word(&buffer), 4];
+    let arguments = [number(&reader), place(&mut buffer), 4];
     let waits = start(Entry { level: 60, ..entry(libc::SYS_read, 1, arguments) })?;
     expect!(call_gets_level(libc::SYS_read, 60)?);
     expect_eq!(call(LEVEL, [waits.outcome, 45, 0, 0]), Ok(0));
