@@ -218,7 +218,8 @@ impl Space {
         is_dying: &(impl Fn() -> bool + Sync),
     ) -> Result<(), Errno> {
         self.is_mapped(range.clone())?;
-        let mut at = range.start;
+        // One budget for all parts, of which there may be one for each page.
+        let (mut budget, mut at) = (Budget::new(), range.start);
         while at < range.end {
             let (part, is_own) = {
                 let state = self.state.lock();
@@ -228,7 +229,7 @@ impl Space {
                 (mapping.part(&(at..range.end)).range(), is_own)
             };
             at = part.end;
-            self.populate(part, is_own, is_dying).await?;
+            self.fill(part, is_own, is_dying, &mut budget).await?;
         }
         Ok(())
     }
@@ -244,7 +245,17 @@ impl Space {
         is_dying: &(impl Fn() -> bool + Sync),
     ) -> Result<(), Errno> {
         self.is_mapped(range.clone())?;
-        let (mut budget, mut page) = (Budget::new(), range.start);
+        self.fill(range, write, is_dying, &mut Budget::new()).await
+    }
+
+    async fn fill(
+        &self,
+        range: Range<usize>,
+        write: bool,
+        is_dying: &(impl Fn() -> bool + Sync),
+        budget: &mut Budget,
+    ) -> Result<(), Errno> {
+        let mut page = range.start;
         while page < range.end {
             if budget.spend(FAULT_COST) {
                 budget.look().await;
