@@ -26,7 +26,7 @@ use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// The capacity of a pipe in bytes unless `F_SETPIPE_SZ` says otherwise.
 const CAPACITY: usize = 65_536;
-/// The most that an ordinary user may ask for, as `/proc/sys/fs/pipe-max-size`.
+/// The most that an ordinary user may ask for until somebody changes [`CAPACITY_MAX`].
 pub const CAPACITY_LIMIT: usize = 1 << 20;
 /// The most that a program without privilege may ask for: `fs.pipe-max-size`.
 pub static CAPACITY_MAX: AtomicU32 = AtomicU32::new(CAPACITY_LIMIT as u32);

@@ -1,4 +1,5 @@
-//! How many threads and zombies each user has, for `RLIMIT_NPROC`.
+//! How much each user has of something: threads and zombies, for `RLIMIT_NPROC`, and what settings limit, such as pages
+//! of pipes.
 //!
 //! A list of users in the order of their numbers: few act at a time, and a user without a thread is not in it.
 
