@@ -3,8 +3,8 @@
 //! Programs that probe a kernel (test suites, container engines) look an option up here before they try what depends on
 //! it. An option is in the table if this kernel does what it stands for, or if programs ask for it and it does not.
 //! `CHECKPOINT_RESTORE` stands for `kcmp` and the choice of the next number in `msg_next_id` and its like; missing are
-//! `ns_last_pid`, and what prctl(2) would set of a program's memory. `FANOTIFY_ACCESS_PERMISSIONS` stands for permission
-//! events, though not for all of them.
+//! `ns_last_pid`, and what prctl(2) would set of a program's memory. `FANOTIFY_ACCESS_PERMISSIONS` stands for
+//! permission events, though not for all of them.
 
 use crate::error::Errno;
 use crate::procfs::{Subject, Text};
